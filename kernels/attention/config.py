@@ -1,0 +1,50 @@
+"""A config: one point of a template's space, immutable, hashable, with one canonical spelling."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Union
+
+Value = Union[bool, int, str]
+
+
+class Config(Mapping[str, Value]):
+    """An immutable mapping of parameter names to values; equal configs have equal `key`s."""
+
+    __slots__ = ("_values", "key")
+
+    key: str
+    """Canonical JSON: sorted names, no spaces. Identity in the database and in files."""
+
+    def __init__(self, values: Mapping[str, Value] = {}, /, **more: Value) -> None:  # noqa: B006
+        self._values = dict(sorted({**values, **more}.items()))
+        for name, value in self._values.items():
+            if not isinstance(value, (bool, int, str)):
+                raise TypeError(f"{name} is {value!r}, but a config holds bool, int and str only")
+        self.key = json.dumps(self._values, separators=(",", ":"))
+
+    def __getitem__(self, name: str) -> Value:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        # By the canonical spelling, since True == 1 in Python but not in a config.
+        return self.key == other.key if isinstance(other, Config) else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"Config({', '.join(f'{name}={value!r}' for name, value in self._values.items())})"
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in self._values.items())
+
+    def __reduce__(self) -> tuple[type[Config], tuple[dict[str, Value]]]:
+        return Config, (self._values,)

@@ -1,0 +1,34 @@
+"""The templates there are. Adding one is its module and one line here."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+
+from kernels.attention.template import Template
+
+# name -> module:class. Modules are imported when asked for, so that a template that needs a newer
+# Triton than the installed one costs nothing until it is used.
+_TEMPLATES = {
+    "portable": "kernels.attention.portable:PortableTemplate",
+}
+
+
+def names() -> tuple[str, ...]:
+    """The names of all templates, in the order in which ties between them are broken."""
+    return tuple(_TEMPLATES)
+
+
+@cache
+def get(name: str) -> Template:
+    """The template called `name`.
+
+    Raises:
+        KeyError: there is none; the message lists those there are.
+    """
+    try:
+        module, _, attribute = _TEMPLATES[name].partition(":")
+    except KeyError:
+        raise KeyError(f"template is {name!r}, but must be one of {', '.join(names())}") from None
+    template: Template = getattr(import_module(module), attribute)()
+    return template

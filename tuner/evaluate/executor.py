@@ -1,0 +1,96 @@
+"""What the search asks of whatever compiles and measures for it: local processes, a cluster, a replay.
+
+The search stays in one driver process and only submits and waits. Executors are interchangeable:
+none raises for what a candidate does; every fault of a candidate is an outcome.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from kernels.attention.problem import Problem
+from kernels.attention.template import Resources
+from tuner.target import Target
+from tuner.trial import Candidate, Measurement, Origin, Outcome
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """How compiling a candidate ended: ok, compile_error, spills, out_of_resources, crashed, timeout."""
+
+    candidate: Candidate
+    outcome: Outcome
+    reason: str = ""
+    resources: Resources | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How running a compiled candidate ended: ok, pruned, wrong, out_of_resources, crashed, timeout."""
+
+    candidate: Candidate
+    outcome: Outcome
+    reason: str = ""
+    measurement: Measurement | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Race:
+    """Interleaved rounds: sample i of every entrant was taken in round i, right after each other."""
+
+    entrants: Mapping[Candidate, Measurement]
+    peers: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # ms per round, by library
+    dropped: Mapping[Candidate, str] = field(default_factory=dict)  # crashed or hung here: the reason
+    seconds: float = 0.0
+
+
+class Executor(ABC):
+    """Compiles, evaluates and races candidates for one target."""
+
+    target: Target
+    origin: Origin
+    compile_slots: int  # how many compilations run at once
+    evaluate_slots: int  # how many evaluations run at once: one per GPU
+
+    @abstractmethod
+    def announce(self) -> str:
+        """One sentence for the user: where the figures of this search come from."""
+
+    @abstractmethod
+    def refuse(self, problem: Problem) -> str | None:
+        """Why this executor cannot serve `problem`; None if it can."""
+
+    @abstractmethod
+    def compile(self, problem: Problem, candidate: Candidate) -> Future[Compilation]: ...
+
+    @abstractmethod
+    def evaluate(
+        self, problem: Problem, candidate: Candidate, best_ms: float | None
+    ) -> Future[Evaluation]:
+        """Correctness gate, then timing; timing stops early (pruned) once the candidate is clearly
+        slower than `best_ms`."""
+
+    @abstractmethod
+    def race(self, problem: Problem, entrants: Sequence[Candidate], rounds: int) -> Future[Race]:
+        """Time `entrants` and the peers in interleaved rounds."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End every process this executor started. Safe to call twice."""
+
+    def __enter__(self) -> Executor:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,86 @@
+"""The winner for a problem on a target, with its evidence, and which of several records stands."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+
+from kernels.attention.problem import Problem
+from tuner.target import Target
+from tuner.trial import Candidate, Measurement, Origin
+
+
+@dataclass(frozen=True)
+class Rival:
+    """Another candidate, or a peer library, in the finals that decided a record."""
+
+    name: str  # a candidate's text, or a peer such as "cudnn"
+    median_ms: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class Record:
+    """The verdict of one search.
+
+    Records are never changed: a later verdict is a record of its own that names those it raced and
+    replaced in `supersedes`. A database is thus a set of records, merging is set union, and the
+    standing record is a function of the set (`standing`): no order of writers, imports or merges
+    can lose one or matter.
+    """
+
+    problem: Problem
+    target: Target
+    candidate: Candidate
+    template_version: str
+    measurement: Measurement
+    origin: Origin
+    measured_at: str  # UTC, ISO 8601, seconds
+    default_ms: float | None = None  # the template's default in the same rounds
+    margin: float | None = None  # runner-up's median over the winner's, minus 1
+    rivals: tuple[Rival, ...] = ()  # the other finalists, fastest first
+    peers: tuple[Rival, ...] = ()  # SDPA backends in the same rounds, where they ran
+    tied: tuple[str, ...] = ()  # candidates that the rounds could not tell from the winner
+    note: str = ""  # e.g. that the default was kept
+    supersedes: tuple[str, ...] = ()  # uids this verdict replaced, and those they had
+    uid: str = field(default="")
+
+    def __post_init__(self) -> None:
+        if not self.uid:
+            object.__setattr__(self, "uid", self.digest())
+
+    def digest(self) -> str:
+        """Sixteen hex digits over the content: the same record has the same uid everywhere."""
+        content = asdict(replace(self, uid="-"))
+        content["candidate"]["config"] = self.candidate.config.key
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def key(self) -> tuple[Problem, str, str]:
+        """What at most one record stands for: problem, hardware, Triton version.
+
+        Each Triton version keeps its own record, since the optimum moves between them."""
+        return self.problem, self.target.hardware.key, self.target.triton
+
+
+def standing(records: Iterable[Record]) -> dict[tuple[Problem, str, str], Record]:
+    """The record that stands for each key, whatever the order of `records`.
+
+    Superseded ones fall first: who lost a race against a later verdict stays out even if its own
+    figure, from another day, is higher (else noise would ratchet upwards). Among the rest, which
+    never met, a measured one beats a replayed one, then the faster one wins, then the smaller uid.
+    """
+    records = list(records)
+    fallen = {uid for record in records for uid in record.supersedes}
+    result: dict[tuple[Problem, str, str], Record] = {}
+    for record in sorted(records, key=_precedence, reverse=True):
+        if record.uid not in fallen:
+            result[record.key] = record
+    return result
+
+
+def _precedence(record: Record) -> tuple[bool, float, str]:
+    return record.origin == "replay", record.measurement.median_ms, record.uid

@@ -1,0 +1,74 @@
+"""What a search tells whoever watches it. The search draws nothing; the command line does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Union
+
+from kernels.attention.problem import Problem
+from tuner.record import Record
+from tuner.trial import Outcome, Trial
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Where the wall clock of a search went. Compiling overlaps with the rest, so the parts need
+    not add up to `wall`; `waiting` is what the driver spent with nothing compiled to evaluate."""
+
+    wall: float = 0.0
+    compiling: float = 0.0  # CPU seconds summed over processes
+    evaluating: float = 0.0
+    finals: float = 0.0
+    waiting: float = 0.0
+
+
+@dataclass(frozen=True)
+class ProblemSkipped:
+    problem: Problem
+    index: int  # from 0, of `count` problems in the plan
+    count: int
+    record: Record | None  # the fresh record that makes a search needless
+    reason: str
+
+
+@dataclass(frozen=True)
+class ProblemStarted:
+    problem: Problem
+    index: int
+    count: int
+    feasible: int  # configs that no static rule rejects
+    rejected: int  # configs that one does
+    known: int  # trials that an earlier search left
+    trials: int  # new trials this search may make
+
+
+@dataclass(frozen=True)
+class TrialEnded:
+    trial: Trial
+    done: int  # new trials so far, this one included
+    trials: int
+    best: Trial | None
+    counts: Mapping[Outcome, int]
+    eta_s: float | None
+
+
+@dataclass(frozen=True)
+class FinalsStarted:
+    problem: Problem
+    finalists: int
+    rounds: int
+
+
+@dataclass(frozen=True)
+class ProblemEnded:
+    problem: Problem
+    record: Record | None  # None: every candidate failed, the default stays in force
+    counts: Mapping[Outcome, int]
+    reasons: Mapping[str, int]  # of what failed
+    seconds: Seconds
+    interrupted: bool = False
+
+
+Event = Union[ProblemSkipped, ProblemStarted, TrialEnded, FinalsStarted, ProblemEnded]
+Observer = Callable[[Event], None]

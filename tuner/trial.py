@@ -1,0 +1,71 @@
+"""One config tried on one problem: it ends in exactly one typed outcome, and that is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+from kernels.attention.config import Config
+from kernels.attention.problem import Problem
+from kernels.attention.template import Resources
+from tuner.target import Target
+
+Origin = Literal["cuda", "replay"]
+"""`cuda`: measured on this target. `replay`: read back from a recorded measurement of it."""
+
+
+class Outcome(str, Enum):
+    """How a trial ended."""
+
+    OK = "ok"
+    REJECTED = "rejected"  # by a static rule
+    COMPILE_ERROR = "compile_error"
+    SPILLS = "spills"  # compiled, but spills so much that timing it is hopeless
+    OUT_OF_RESOURCES = "out_of_resources"
+    WRONG = "wrong"  # ran, but differs from the reference
+    CRASHED = "crashed"
+    TIMEOUT = "timeout"
+    PRUNED = "pruned"  # right, but clearly slower than the best: timing stopped early
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A config of a template: what a trial tries."""
+
+    template: str
+    config: Config
+
+    def __str__(self) -> str:
+        return f"{self.template}({self.config})"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The timing of a candidate that passed the correctness gate."""
+
+    median_ms: float
+    spread: float  # interquartile range of the samples over their median
+    samples_ms: tuple[float, ...]  # one per round; a round is the mean of several launches
+    tflops: float
+    max_diff: float  # largest |out − fp32 reference| over all inputs of the gate
+    sm_clock_mhz: int | None = None  # median under load, where NVML answers
+    power_w: int | None = None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is known of one candidate on one problem and target."""
+
+    problem: Problem
+    target: Target
+    candidate: Candidate
+    template_version: str
+    outcome: Outcome
+    origin: Origin
+    measured_at: str  # UTC, ISO 8601, seconds
+    reason: str = ""  # one sentence for every outcome but ok
+    measurement: Measurement | None = None  # ok and pruned
+    resources: Resources | None = None  # whatever compiled
+    compile_s: float | None = None
+    evaluate_s: float | None = None
