@@ -1,0 +1,151 @@
+"""Which config serves a problem on a target, and why. Pure: no database, no GPU, no clock.
+
+Sources, first that applies:
+    exact    a record of this very problem and hardware, by this Triton and this kernel
+    nearest  the same, for a seqlen within 2× and batch·heads within 4×
+    stale    exact or nearest, but by another Triton or an older kernel: a hint, to be tuned again
+    family   a record of other hardware of the same compute capability
+    default  the template's default
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import log2
+from typing import Literal
+
+from kernels.attention import registry
+from kernels.attention.problem import Problem
+from tuner.record import Record
+from tuner.target import Target
+from tuner.trial import Candidate
+
+Source = Literal["exact", "nearest", "stale", "family", "default"]
+
+# Beyond these a neighbour's winner is worth less than the default: measured elsewhere, another
+# shape's winner reached anything from 5 to 100 % of the optimum.
+MAX_SEQLEN_RATIO = 2.0
+MAX_BATCH_HEADS_RATIO = 4.0
+
+
+@dataclass(frozen=True)
+class Resolution:
+    source: Source
+    candidate: Candidate
+    reason: str  # one sentence
+    record: Record | None = None  # None for a default
+    seqlen_ratio: float = 1.0  # of problem and record, at least 1
+    batch_heads_ratio: float = 1.0
+
+
+def resolve(records: Iterable[Record], target: Target, problem: Problem) -> Resolution:
+    """The candidate for `problem` on `target`, from standing records.
+
+    A record whose template is unknown, does not serve this target, or rejects the record's config
+    is passed over: what comes from a database is checked against the space before it can launch.
+
+    Raises:
+        LookupError: no template serves this problem on this target.
+    """
+    capability = target.hardware.capability
+    near = [
+        near
+        for record in records
+        if record.target.hardware.capability == capability
+        and (near := _near(record, target, problem)) is not None
+    ]
+    if near:
+        return min(near, key=_order)
+    return _default(problem, capability)
+
+
+def fresh(record: Record, target: Target) -> bool:
+    """Whether `record` speaks for the installed Triton and the kernel as it is now."""
+    return record.target.triton == target.triton and current(record)
+
+
+def current(record: Record) -> bool:
+    """Whether `record` was measured on the kernel as it is now."""
+    try:
+        return registry.get(record.candidate.template).version == record.template_version
+    except KeyError:
+        return False
+
+
+def usable(candidate: Candidate, problem: Problem, capability: int) -> bool:
+    """Whether `candidate` may launch for `problem`: its template knows and accepts it."""
+    try:
+        template = registry.get(candidate.template)
+    except KeyError:
+        return False
+    specialization = problem.specialization
+    return (
+        template.supports(specialization, capability) is None
+        and template.reject(specialization, candidate.config, capability) is None
+    )
+
+
+def _near(record: Record, target: Target, problem: Problem) -> Resolution | None:
+    mine = record.problem
+    if (mine.headdim, mine.causal, mine.dtype) != (problem.headdim, problem.causal, problem.dtype):
+        return None
+    seqlen_ratio = _ratio(mine.seqlen, problem.seqlen)
+    batch_heads_ratio = _ratio(mine.batch * mine.heads, problem.batch * problem.heads)
+    if seqlen_ratio > MAX_SEQLEN_RATIO or batch_heads_ratio > MAX_BATCH_HEADS_RATIO:
+        return None
+    if not usable(record.candidate, problem, target.hardware.capability):
+        return None
+    source, reason = _judge(record, target, problem)
+    return Resolution(
+        source, record.candidate, reason, record, seqlen_ratio, batch_heads_ratio
+    )
+
+
+def _judge(record: Record, target: Target, problem: Problem) -> tuple[Source, str]:
+    here = record.problem == problem
+    what = "this problem" if here else f"the neighbour {record.problem}"
+    if record.target.hardware != target.hardware:
+        return "family", f"{what} was tuned on {record.target.hardware}, this is {target.hardware}"
+    if record.target.triton != target.triton:
+        return "stale", (
+            f"{what} was tuned under Triton {record.target.triton}, this is {target.triton}"
+        )
+    if not current(record):
+        return "stale", f"{what} was tuned on an older version of the {record.candidate.template} kernel"
+    return ("exact" if here else "nearest"), f"{what} was tuned on {record.measured_at[:10]}"
+
+
+_RANK: dict[Source, int] = {"exact": 0, "nearest": 1, "stale": 2, "family": 3, "default": 4}
+
+
+def _order(resolution: Resolution) -> tuple[int, float, float, float, str]:
+    record = resolution.record
+    assert record is not None
+    return (
+        _RANK[resolution.source],
+        log2(resolution.seqlen_ratio),
+        log2(resolution.batch_heads_ratio),
+        record.measurement.median_ms / record.problem.flops,
+        record.uid,
+    )
+
+
+def _default(problem: Problem, capability: int) -> Resolution:
+    refusals = []
+    for name in registry.names():
+        template = registry.get(name)
+        refusal = template.supports(problem.specialization, capability)
+        if refusal is None:
+            return Resolution(
+                "default",
+                Candidate(name, template.default(problem, capability)),
+                f"no record within {MAX_SEQLEN_RATIO:g}× of the seqlen and "
+                f"{MAX_BATCH_HEADS_RATIO:g}× of batch·heads for this headdim, mask and dtype",
+            )
+        refusals.append(f"{name}: {refusal}")
+    raise LookupError(f"no template serves {problem} on sm_{capability} ({'; '.join(refusals)})")
+
+
+def _ratio(a: int, b: int) -> float:
+    return max(a, b) / min(a, b)

@@ -1,0 +1,74 @@
+"""Who wins the interleaved rounds, and whether that is more than noise.
+
+All entrants were timed in the same rounds, so drift and power capping hit all alike: what counts is
+the paired ratio within a round, not the absolute figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import exp, log, sqrt
+from statistics import fmean, median, stdev
+
+from tuner.trial import Candidate, Measurement
+
+# Two entrants are told apart if the mean log ratio of their rounds is this many standard errors
+# from zero, and if it is worth more than this fraction.
+_ERRORS = 2.5
+_WORTH = 0.003
+
+
+@dataclass(frozen=True)
+class Verdict:
+    winner: Candidate
+    order: tuple[Candidate, ...]  # all entrants, fastest median first
+    tied: tuple[Candidate, ...]  # those the rounds cannot tell from the fastest, without the winner
+    margin: float | None  # best median among the others over the winner's, minus 1
+    kept_default: bool  # the default won, though it was not the fastest
+
+
+def decide(
+    entrants: Mapping[Candidate, Measurement],
+    default: Candidate | None,
+    rank: Callable[[Candidate], int],
+) -> Verdict:
+    """The winner of the finals.
+
+    Among the entrants that are not beaten beyond the noise by the fastest, the default wins, else
+    the first by `rank`: so two searches that see the same tie name the same winner.
+
+    Raises:
+        ValueError: there are no entrants.
+    """
+    if not entrants:
+        raise ValueError("entrants is empty, but finals need at least one")
+    order = tuple(sorted(entrants, key=lambda c: (entrants[c].median_ms, rank(c))))
+    fastest = order[0]
+    tie = [c for c in order if not slower(entrants[c].samples_ms, entrants[fastest].samples_ms)]
+    winner = default if default in tie else min(tie, key=rank)
+    assert winner is not None  # the fastest is always in its own tie
+    others = [entrants[c].median_ms for c in order if c != winner]
+    return Verdict(
+        winner=winner,
+        order=order,
+        tied=tuple(c for c in tie if c != winner),
+        margin=min(others) / entrants[winner].median_ms - 1 if others else None,
+        kept_default=winner == default and winner != fastest,
+    )
+
+
+def slower(samples: tuple[float, ...], reference: tuple[float, ...]) -> bool:
+    """Whether `samples` are slower than `reference`, taken in the same rounds, beyond the noise."""
+    ratios = [log(mine / theirs) for mine, theirs in zip(samples, reference)]
+    if len(ratios) < 2:
+        return sum(ratios) > _WORTH
+    # The median shrugs off a single disturbed round; the error is that of a mean.
+    centre = median(ratios)
+    error = stdev(ratios) / sqrt(len(ratios))
+    return centre > log(1 + _WORTH) and fmean(ratios) > _ERRORS * error
+
+
+def speedup(samples: tuple[float, ...], reference: tuple[float, ...]) -> float:
+    """How many times faster `samples` are than `reference`: the median ratio over the rounds."""
+    return exp(median(log(theirs / mine) for mine, theirs in zip(samples, reference)))

@@ -1,0 +1,163 @@
+"""What to try next: seeds first, then what the Optuna sampler asks for, never anything twice.
+
+The study lives in memory and is rebuilt from the trials table, which is the only truth. A repeated
+or infeasible suggestion costs no trial: it is told back to the sampler at once and asked again.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kernels.attention import registry
+from kernels.attention.config import Config
+from kernels.attention.problem import Specialization
+from tuner.search import samplers
+from tuner.search.candidates import CandidateSet
+from tuner.trial import Candidate, Outcome, Trial
+
+if TYPE_CHECKING:
+    import optuna
+
+# Suggestions asked in vain before one unseen candidate is drawn at random instead. On a space that
+# is nearly used up a sampler would otherwise repeat itself for ever.
+_ATTEMPTS = 24
+
+
+class Proposals:
+    """The candidates of one problem, each proposed at most once.
+
+    Args:
+        candidates: all that is feasible.
+        specialization: whose spaces the sampler models.
+        sampler: a name of `samplers.NAMES`.
+        seed: of the sampler.
+        known: trials of earlier searches, never proposed again.
+        seeds: candidates to propose first, in this order; strangers to `candidates` are ignored.
+    """
+
+    def __init__(
+        self,
+        candidates: CandidateSet,
+        specialization: Specialization,
+        sampler: str,
+        seed: int,
+        known: Iterable[Trial] = (),
+        seeds: Iterable[Candidate] = (),
+    ) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._study = optuna.create_study(
+            direction="minimize", sampler=samplers.create(sampler, seed)
+        )
+        self._exhaustive = sampler == "exhaustive"
+        self._candidates = candidates
+        names = dict.fromkeys(candidate.template for candidate in candidates.feasible)
+        self._choices = {name: registry.get(name).space(specialization) for name in names}
+        self._random = random.Random(seed)
+        self._unseen = dict.fromkeys(candidates.feasible)
+        self._seeds = deque(seeds)
+        self._asked: dict[Candidate, optuna.trial.Trial] = {}
+        self._worst = 0.0  # largest objective told so far
+        for trial in known:
+            if trial.candidate in self._unseen:
+                del self._unseen[trial.candidate]
+                self._add(trial)
+
+    @property
+    def left(self) -> int:
+        """How many candidates were never proposed."""
+        return len(self._unseen)
+
+    def next(self) -> Candidate | None:
+        """An unseen candidate, or None when there is none left."""
+        while self._seeds:
+            seed = self._seeds.popleft()
+            if seed in self._unseen:
+                return self._ask_for(seed)
+        if not self._unseen:
+            return None
+        if self._exhaustive:
+            return self._ask_for(next(iter(self._unseen)))
+        for _ in range(_ATTEMPTS):
+            trial = self._study.ask()
+            candidate = self._suggest(trial)
+            if candidate in self._unseen:
+                return self._hand_out(candidate, trial)
+            self._dismiss(trial)
+        return self._ask_for(self._random.choice(list(self._unseen)))
+
+    def tell(self, trial: Trial) -> None:
+        """What became of a proposed candidate."""
+        asked = self._asked.pop(trial.candidate)
+        self._study.tell(asked, self._objective(trial))
+
+    def withdraw(self, candidate: Candidate) -> None:
+        """A proposed candidate was not tried after all; it may be proposed again."""
+        self._dismiss(self._asked.pop(candidate))
+        self._unseen[candidate] = None
+
+    def _ask_for(self, candidate: Candidate) -> Candidate:
+        self._study.enqueue_trial(self._parameters(candidate))
+        trial = self._study.ask()
+        self._suggest(trial)
+        return self._hand_out(candidate, trial)
+
+    def _hand_out(self, candidate: Candidate, trial: optuna.trial.Trial) -> Candidate:
+        del self._unseen[candidate]
+        self._asked[candidate] = trial
+        return candidate
+
+    def _suggest(self, trial: optuna.trial.Trial) -> Candidate:
+        template = trial.suggest_categorical("template", list(self._choices))
+        config: dict[str, Any] = {
+            parameter: trial.suggest_categorical(f"{template}.{parameter}", choices)
+            for parameter, choices in self._choices[template].items()
+        }
+        return Candidate(template, Config(config))
+
+    def _dismiss(self, trial: optuna.trial.Trial) -> None:
+        import optuna
+
+        # Failed trials are invisible to samplers: nothing is learned, nothing is distorted.
+        self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
+
+    def _add(self, trial: Trial) -> None:
+        import optuna
+
+        parameters = self._parameters(trial.candidate)
+        self._study.add_trial(
+            optuna.trial.create_trial(
+                params=parameters,
+                distributions=self._distributions(trial.candidate.template),
+                value=self._objective(trial),
+            )
+        )
+
+    def _objective(self, trial: Trial) -> float:
+        """Logarithm of the latency, so that a factor counts the same everywhere. What failed counts
+        as twice the slowest known: bad, but not so far out that it flattens all differences."""
+        if trial.measurement is None or trial.outcome not in (Outcome.OK, Outcome.PRUNED):
+            return self._worst + math.log(2)
+        value = math.log(trial.measurement.median_ms)
+        self._worst = max(self._worst, value)
+        return value
+
+    def _parameters(self, candidate: Candidate) -> dict[str, Any]:
+        prefixed = {f"{candidate.template}.{name}": v for name, v in candidate.config.items()}
+        return {"template": candidate.template, **prefixed}
+
+    def _distributions(self, template: str) -> Mapping[str, Any]:
+        from optuna.distributions import CategoricalDistribution
+
+        return {
+            "template": CategoricalDistribution(list(self._choices)),
+            **{
+                f"{template}.{name}": CategoricalDistribution(choices)
+                for name, choices in self._choices[template].items()
+            },
+        }
