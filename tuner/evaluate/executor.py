@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import TracebackType
 
+from kernels.attention import registry
 from kernels.attention.problem import Problem
 from kernels.attention.template import Resources
 from tuner.target import Target
@@ -65,6 +66,10 @@ class Executor(ABC):
     @abstractmethod
     def refuse(self, problem: Problem) -> str | None:
         """Why this executor cannot serve `problem`; None if it can."""
+
+    def template_version(self, problem: Problem, template: str) -> str:
+        """The version of the kernel that this executor's figures for `problem` speak of."""
+        return registry.get(template).version
 
     @abstractmethod
     def compile(self, problem: Problem, candidate: Candidate) -> Future[Compilation]: ...

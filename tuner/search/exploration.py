@@ -1,0 +1,257 @@
+"""Exploring one problem: candidates are compiled ahead, evaluated as they are ready, and told."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import replace
+from datetime import datetime, timezone
+from math import log2
+
+from kernels.attention import registry
+from kernels.attention.problem import Problem
+from tuner.evaluate.executor import Compilation, Evaluation, Executor
+from tuner.record import Record
+from tuner.search.candidates import CandidateSet
+from tuner.search.events import Observer, ProblemStarted, Seconds, TrialEnded
+from tuner.search.proposals import Proposals
+from tuner.store import Store
+from tuner.trial import Candidate, Outcome, Trial
+
+# Records of neighbouring problems whose winners are tried first.
+_NEIGHBOURS = 10
+# Of a problem's time, what is kept for the finals: this fraction, at most so many seconds.
+_FINALS_SHARE, _FINALS_SECONDS = 0.3, 4.0
+
+
+class Exploration:
+    """The trials of one problem.
+
+    Args:
+        trials: how many trials to have in the end, those of earlier searches included.
+        forget: do not count on trials of earlier searches.
+        deadline: on the monotonic clock, finals included; None for no limit.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        candidates: CandidateSet,
+        executor: Executor,
+        store: Store,
+        records: Iterable[Record],
+        sampler: str,
+        seed: int,
+        trials: int,
+        forget: bool = False,
+        deadline: float | None = None,
+    ) -> None:
+        self.problem = problem
+        self.candidates = candidates
+        self.executor = executor
+        self.trials: dict[Candidate, Trial] = {}
+        self.counts: Counter[Outcome] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self.seconds = Seconds()
+        self._store = store
+        if not forget:
+            self._recall()
+        capability = executor.target.hardware.capability
+        self.defaults = tuple(
+            Candidate(name, registry.get(name).default(problem, capability))
+            for name in dict.fromkeys(c.template for c in candidates.feasible)
+        )
+        self._proposals = Proposals(
+            candidates, problem.specialization, sampler, seed, self.trials.values(),
+            [*self.defaults, *_neighbours(problem, records)],
+        )  # fmt: skip
+        self._known = len(self.trials)
+        self._target = max(0, trials - self._known)
+        self._started = 0
+        self._done = 0
+        self._deadline = deadline
+        self._compiling: dict[Future[Compilation], Candidate] = {}
+        self._evaluating: dict[Future[Evaluation], Compilation] = {}
+        self._ready: deque[Compilation] = deque()
+
+    @property
+    def best(self) -> Trial | None:
+        """The fastest trial that ended ok."""
+        ranked = self.ranking()
+        return ranked[0] if ranked else None
+
+    def ranking(self) -> list[Trial]:
+        """All trials that ended ok, fastest first."""
+        right = [trial for trial in self.trials.values() if trial.outcome is Outcome.OK]
+        return sorted(right, key=self._rank)
+
+    def run(self, observer: Observer, index: int = 0, count: int = 1) -> None:
+        """Try candidates until there are enough trials, none is left, or time is up."""
+        began = time.monotonic()
+        observer(
+            ProblemStarted(
+                self.problem, index, count, len(self.candidates.feasible),
+                self.candidates.rejected, self._known, min(self._target, self._proposals.left),
+            )
+        )  # fmt: skip
+        try:
+            while self._submit():
+                now = time.monotonic()
+                done, _ = wait(
+                    [*self._compiling, *self._evaluating],
+                    timeout=self._time_left(began),
+                    return_when=FIRST_COMPLETED,
+                )
+                if not self._evaluating:
+                    waited = time.monotonic() - now
+                    self.seconds = replace(self.seconds, waiting=self.seconds.waiting + waited)
+                if not done:
+                    return  # time is up
+                for future in done:
+                    self._collect(future, observer, began)
+        finally:
+            self._abandon()
+
+    def _submit(self) -> bool:
+        """Keep compilers and GPUs busy; False when nothing is under way any more."""
+        while self._ready and len(self._evaluating) < self.executor.evaluate_slots:
+            compiled = self._ready.popleft()
+            best = self.best
+            future = self.executor.evaluate(
+                self.problem,
+                compiled.candidate,
+                best.measurement.median_ms if best and best.measurement else None,
+            )
+            self._evaluating[future] = compiled
+        ahead = self.executor.compile_slots + self.executor.evaluate_slots
+        while self._started < self._target and len(self._compiling) + len(self._ready) < ahead:
+            candidate = self._proposals.next()
+            if candidate is None:
+                break
+            self._started += 1
+            self._compiling[self.executor.compile(self.problem, candidate)] = candidate
+        return bool(self._compiling or self._evaluating or self._ready)
+
+    def _collect(
+        self, future: Future[Compilation] | Future[Evaluation], observer: Observer, began: float
+    ) -> None:
+        if future in self._compiling:
+            del self._compiling[future]  # type: ignore[arg-type]
+            compiled = future.result()
+            assert isinstance(compiled, Compilation)
+            self.seconds = replace(
+                self.seconds, compiling=self.seconds.compiling + compiled.seconds
+            )
+            if compiled.outcome is Outcome.OK:
+                self._ready.append(compiled)
+            else:
+                self._end(compiled, None, observer, began)
+        else:
+            compiled = self._evaluating.pop(future)  # type: ignore[arg-type]
+            evaluated = future.result()
+            assert isinstance(evaluated, Evaluation)
+            self.seconds = replace(
+                self.seconds, evaluating=self.seconds.evaluating + evaluated.seconds
+            )
+            self._end(compiled, evaluated, observer, began)
+
+    def _end(
+        self,
+        compiled: Compilation,
+        evaluated: Evaluation | None,
+        observer: Observer,
+        began: float,
+    ) -> None:
+        last = evaluated or compiled
+        candidate = compiled.candidate
+        trial = Trial(
+            problem=self.problem,
+            target=self.executor.target,
+            candidate=candidate,
+            template_version=self.executor.template_version(self.problem, candidate.template),
+            outcome=last.outcome,
+            origin=self.executor.origin,
+            measured_at=utc_now(),
+            reason=last.reason,
+            measurement=evaluated.measurement if evaluated else None,
+            resources=compiled.resources,
+            compile_s=compiled.seconds,
+            evaluate_s=evaluated.seconds if evaluated else None,
+        )
+        self._proposals.tell(trial)
+        if trial.outcome is Outcome.REJECTED:
+            self._started -= 1  # costs no trial, and is nothing to keep
+            return
+        self._store.add_trial(trial)
+        self._keep(trial)
+        self._done += 1
+        left = self._target - self._done
+        elapsed = time.monotonic() - began
+        eta = elapsed / self._done * left
+        if self._deadline is not None:
+            eta = min(eta, max(0.0, self._deadline - time.monotonic()))
+        observer(TrialEnded(trial, self._done, self._target, self.best, dict(self.counts), eta))
+
+    def _keep(self, trial: Trial) -> None:
+        self.trials[trial.candidate] = trial
+        self.counts[trial.outcome] += 1
+        if trial.outcome not in (Outcome.OK, Outcome.PRUNED):
+            self.reasons[f"{trial.outcome.value}: {trial.reason}"] += 1
+
+    def _recall(self) -> None:
+        target = self.executor.target
+        for trial in self._store.trials(
+            problem=self.problem, hardware=target.hardware, triton=target.triton
+        ):
+            version = self.executor.template_version(self.problem, trial.candidate.template)
+            if (
+                trial.origin == self.executor.origin
+                and trial.template_version == version
+                and trial.candidate in self.candidates
+            ):
+                self._keep(trial)
+
+    def _rank(self, trial: Trial) -> tuple[float, int]:
+        assert trial.measurement is not None
+        return trial.measurement.median_ms, self.candidates.rank(trial.candidate)
+
+    def _time_left(self, began: float) -> float | None:
+        if self._deadline is None:
+            return None
+        total = max(0.0, self._deadline - began)
+        reserve = min(_FINALS_SHARE * total, _FINALS_SECONDS)
+        return max(0.0, self._deadline - reserve - time.monotonic())
+
+    def _abandon(self) -> None:
+        for future in [*self._compiling, *self._evaluating]:
+            future.cancel()
+        self._compiling.clear()
+        self._evaluating.clear()
+        self._ready.clear()
+
+
+def utc_now() -> str:
+    """This moment in UTC, ISO 8601, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def _neighbours(problem: Problem, records: Iterable[Record]) -> list[Candidate]:
+    """Winners for problems like this one, the likest first."""
+
+    def distance(record: Record) -> tuple[float, float, str]:
+        mine = record.problem
+        return (
+            (mine.dtype != problem.dtype) + abs(log2(mine.seqlen / problem.seqlen)),
+            abs(log2(mine.batch * mine.heads / (problem.batch * problem.heads))),
+            record.uid,
+        )
+
+    like = [
+        record
+        for record in records
+        if (record.problem.headdim, record.problem.causal) == (problem.headdim, problem.causal)
+    ]
+    nearest = (record.candidate for record in sorted(like, key=distance))
+    return list(dict.fromkeys(nearest))[:_NEIGHBOURS]
