@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from kernels.attention.problem import Problem
 from tuner.target import Target
@@ -55,7 +56,7 @@ class Record:
         """Sixteen hex digits over the content: the same record has the same uid everywhere."""
         content = asdict(replace(self, uid="-"))
         content["candidate"]["config"] = self.candidate.config.key
-        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        text = json.dumps(_canonical(content), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
@@ -74,7 +75,7 @@ def standing(records: Iterable[Record]) -> dict[tuple[Problem, str, str], Record
     never met, a measured one beats a replayed one, then the faster one wins, then the smaller uid.
     """
     records = list(records)
-    fallen = {uid for record in records for uid in record.supersedes}
+    fallen = superseded(records)
     result: dict[tuple[Problem, str, str], Record] = {}
     for record in sorted(records, key=_precedence, reverse=True):
         if record.uid not in fallen:
@@ -82,5 +83,37 @@ def standing(records: Iterable[Record]) -> dict[tuple[Problem, str, str], Record
     return result
 
 
+def superseded(records: Iterable[Record]) -> set[str]:
+    """The uids among `records` that a later verdict replaced.
+
+    A verdict counts only against records of its own key, and a replayed one never against a
+    measured one: it cannot have raced it on a card.
+    """
+    records = list(records)
+    known = {record.uid: record for record in records}
+    return {
+        uid
+        for verdict in records
+        for uid in verdict.supersedes
+        if (loser := known.get(uid)) is not None
+        and loser.key == verdict.key
+        and (verdict.origin == "cuda" or loser.origin == "replay")
+    }
+
+
 def _precedence(record: Record) -> tuple[bool, float, str]:
     return record.origin == "replay", record.measurement.median_ms, record.uid
+
+
+def _canonical(value: Any) -> Any:
+    """One spelling for equal content: 1.0 is 1, and what is empty is left out, so that a field added
+    to records later does not change the uids of older ones."""
+    if isinstance(value, dict):
+        return {
+            name: _canonical(item)
+            for name, item in value.items()
+            if not (item is None or item == "" or item == ())
+        }
+    if isinstance(value, (list, tuple)):
+        return [_canonical(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -112,7 +112,7 @@ def _judge(record: Record, target: Target, problem: Problem) -> tuple[Source, st
             f"{what} was tuned under Triton {record.target.triton}, this is {target.triton}"
         )
     if not current(record):
-        return "stale", f"{what} was tuned on an older version of the {record.candidate.template} kernel"
+        return "stale", f"{what} was tuned on an older {record.candidate.template} kernel"
     return ("exact" if here else "nearest"), f"{what} was tuned on {record.measured_at[:10]}"
 
 

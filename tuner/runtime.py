@@ -161,7 +161,8 @@ def _forward(
 
 def _launch(plan: _Plan, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sm_scale: float) -> None:
     template, binary = plan.template, plan.binary
-    assert template is not None and binary is not None
+    assert template is not None
+    assert binary is not None
     q, k, v = (readable(tensor) for tensor in (q, k, v))
     target = readable(out)
     template.launch(binary, q, k, v, target, None, sm_scale)
@@ -182,7 +183,7 @@ def _find_plan(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> _Plan:
         return _Plan(None, None, f"the inputs are {q.dtype}, templates take float16 and bfloat16")
     batch, heads, seqlen_q, headdim = q.shape
     if v.shape[3] != headdim:
-        return _Plan(None, None, f"v has headdim {v.shape[3]} beside q's {headdim}, and no template takes that")
+        return _Plan(None, None, f"v has headdim {v.shape[3]} and q {headdim}, no template takes both")
     target = device.detect(q.device.index)
     try:
         problem = Problem(
@@ -200,7 +201,7 @@ def _find_plan(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> _Plan:
     except CompileError as error:
         template = registry.get(tried.template)
         default = Candidate(tried.template, template.default(problem, capability))
-        _logger.warning("%s does not compile here (%s), the default serves %s", tried, error, problem)
+        _logger.warning("%s does not compile here (%s): using the default", tried, error)
     try:
         return _load(default, problem.specialization, capability)
     except CompileError as error:

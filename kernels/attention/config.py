@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Union
 
-Value = Union[bool, int, str]
+Value = bool | int | str
 
 
 class Config(Mapping[str, Value]):
@@ -17,7 +16,7 @@ class Config(Mapping[str, Value]):
     key: str
     """Canonical JSON: sorted names, no spaces. Identity in the database and in files."""
 
-    def __init__(self, values: Mapping[str, Value] = {}, /, **more: Value) -> None:  # noqa: B006
+    def __init__(self, values: Mapping[str, Value] = {}, /, **more: Value) -> None:
         self._values = dict(sorted({**values, **more}.items()))
         for name, value in self._values.items():
             if not isinstance(value, (bool, int, str)):

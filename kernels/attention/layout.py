@@ -12,7 +12,7 @@ ALIGNMENT = 16
 
 
 def aligned(tensor: Tensor) -> bool:
-    """Whether the last dimension is dense and base and all other strides are multiples of 16 bytes."""
+    """Whether the last stride is 1 and base and other strides are multiples of 16 bytes."""
     step = ALIGNMENT // tensor.element_size()
     strides = tensor.stride()
     return (

@@ -1,4 +1,4 @@
-"""What a kernel is tuned for: one attention problem, and the part of it that a binary depends on."""
+"""What a kernel is tuned for: an attention problem, and the part of it a binary depends on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GRID_HIDDEN = 2048
 
 @dataclass(frozen=True, order=True)
 class Specialization:
-    """What a compiled binary depends on. Seqlen, batch, heads and strides are run-time arguments."""
+    """What a binary depends on. Seqlen, batch, heads and strides are run-time arguments."""
 
     headdim: int
     causal: bool

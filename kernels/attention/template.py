@@ -28,7 +28,7 @@ class CompileError(Exception):
 
 
 class OutOfResources(CompileError):
-    """A config needs more shared memory or registers than the target has; names it and the bytes."""
+    """A config needs more shared memory or registers than there is; names it and the bytes."""
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,10 @@ from tuner.evaluate.executor import Executor
 from tuner.record import Record, standing
 from tuner.search import samplers
 from tuner.search.candidates import enumerate_candidates
-from tuner.search.events import Observer, ProblemEnded, ProblemSkipped
+from tuner.search.events import Event, Observer, ProblemEnded, ProblemSkipped
 from tuner.search.exploration import Exploration
 from tuner.search.verdict import crown
 from tuner.store import Store
-from tuner.trial import Outcome
 
 DEFAULT_TRIALS = 60
 
@@ -58,13 +57,17 @@ class Options:
         return min(feasible, default if self.trials is None else self.trials)
 
 
+def _ignore(event: Event) -> None:
+    """The observer of nobody."""
+
+
 def search(
     problems: Sequence[Problem],
     executor: Executor,
     store: Store,
     inherited: Iterable[Record],
     options: Options,
-    observer: Observer = lambda event: None,
+    observer: Observer = _ignore,
 ) -> list[Record | None]:
     """Search every problem; one record each, None where no candidate succeeded.
 
@@ -149,7 +152,7 @@ def _needless(
             hardware=executor.target.hardware,
             triton=executor.target.triton,
         )
-        tried = sum(t.template_version == version and t.outcome is not Outcome.REJECTED for t in known)
+        tried = sum(trial.template_version == version for trial in known)
         if tried < options.wanted(feasible):
             return None
     return f"has a fresh record of {own.measured_at[:10]}; --force searches again"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Union
 
 from kernels.attention.problem import Problem
 from tuner.record import Record
@@ -70,5 +69,5 @@ class ProblemEnded:
     interrupted: bool = False
 
 
-Event = Union[ProblemSkipped, ProblemStarted, TrialEnded, FinalsStarted, ProblemEnded]
+Event = ProblemSkipped | ProblemStarted | TrialEnded | FinalsStarted | ProblemEnded
 Observer = Callable[[Event], None]

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     import optuna
 
 # Suggestions asked in vain before one unseen candidate is drawn at random instead. On a space that
-# is nearly used up a sampler would otherwise repeat itself for ever.
-_ATTEMPTS = 24
+# is nearly used up a sampler would otherwise repeat itself for ever. Fewer for gp, which takes
+# about a second a suggestion after a hundred trials.
+_ATTEMPTS = {"tpe": 24, "random": 24, "gp": 3}
 
 
 class Proposals:
@@ -55,6 +56,7 @@ class Proposals:
             direction="minimize", sampler=samplers.create(sampler, seed)
         )
         self._exhaustive = sampler == "exhaustive"
+        self._attempts = _ATTEMPTS.get(sampler, 0)
         self._candidates = candidates
         names = dict.fromkeys(candidate.template for candidate in candidates.feasible)
         self._choices = {name: registry.get(name).space(specialization) for name in names}
@@ -83,7 +85,7 @@ class Proposals:
             return None
         if self._exhaustive:
             return self._ask_for(next(iter(self._unseen)))
-        for _ in range(_ATTEMPTS):
+        for _ in range(self._attempts):
             trial = self._study.ask()
             candidate = self._suggest(trial)
             if candidate in self._unseen:

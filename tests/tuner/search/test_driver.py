@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernels.attention.config import Config
+from tuner.search.driver import Options, search
+from tuner.search.events import Event, ProblemEnded, ProblemSkipped, ProblemStarted, TrialEnded
+from tuner.store import Store
+from tuner.trial import Candidate, Outcome
+
+from .conftest import ToyExecutor, ToyTemplate, latency, problem, record
+
+P = problem()
+BEST = Candidate("toy", Config(BLOCK_M=128, BLOCK_N=64, num_stages=3, flag=True))
+DEFAULT = Candidate("toy", ToyTemplate().default(P, 90))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "configs.db") as opened:
+        yield opened
+
+
+def run(executor: ToyExecutor, store: Store, *problems, inherited=(), **options):  # noqa: ANN001, ANN201
+    events: list[Event] = []
+    results = search(
+        problems or [P], executor, store, inherited, Options(**options), events.append
+    )
+    return results, events
+
+
+def test_exhaustive_finds_the_optimum_and_keeps_all(executor: ToyExecutor, store: Store) -> None:
+    (found,), events = run(executor, store, sampler="exhaustive")
+    assert found is not None
+    assert found.candidate == BEST
+    assert found.default_ms is not None
+    assert found.default_ms > found.measurement.median_ms
+    assert [peer.name for peer in found.peers] == ["cudnn"]
+    assert store.records() == [found]
+    started = next(e for e in events if isinstance(e, ProblemStarted))
+    assert started.feasible == len(store.trials()) == len(set(executor.evaluated))
+    assert started.feasible + started.rejected == 5 * 4 * 4 * 2
+
+
+def test_the_default_search_gets_close(executor: ToyExecutor, store: Store) -> None:
+    (found,), _ = run(executor, store)
+    assert found is not None
+    assert latency(P, found.candidate.config) <= 1.03 * latency(P, BEST.config)
+    assert executor.evaluated[0] == DEFAULT
+    assert len(store.trials()) == 60
+
+
+def test_the_same_command_again_runs_nothing(executor: ToyExecutor, store: Store) -> None:
+    run(executor, store, trials=20)
+    before = len(executor.compiled)
+    (again,), events = run(executor, store, trials=20)
+    assert len(executor.compiled) == before
+    assert again is not None
+    assert [type(event) for event in events] == [ProblemSkipped]
+
+
+def test_an_interrupted_search_goes_on_where_it_stopped(
+    executor: ToyExecutor, store: Store
+) -> None:
+    executor.stop_after = 11
+    with pytest.raises(KeyboardInterrupt):
+        run(executor, store, trials=30)
+    assert len(store.trials()) == 11
+    assert store.records() == []
+    second = ToyExecutor(seed=1)
+    (found,), events = run(second, store, trials=30)
+    assert found is not None
+    assert len(second.evaluated) == 30 - 11
+    assert not set(second.evaluated) & {t.candidate for t in store.trials()[:11]} - set(
+        second.evaluated
+    )
+    assert len(store.trials()) == 30
+    started = next(e for e in events if isinstance(e, ProblemStarted))
+    assert (started.known, started.trials) == (11, 19)
+
+
+def test_one_config_more_is_one_trial_more(
+    executor: ToyExecutor, store: Store, toy: ToyTemplate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tuner.search.candidates import enumerate_candidates
+
+    run(executor, store, sampler="exhaustive")
+    before = set(executor.evaluated)
+    space = toy.space(P.specialization)
+    monkeypatch.setattr(ToyTemplate, "space", lambda self, s: {**space, "BLOCK_N": (16, 32, 64, 128, 8)})
+    real = ToyTemplate.reject
+    monkeypatch.setattr(
+        ToyTemplate,
+        "reject",
+        lambda self, s, c, cap: (
+            "one is enough"
+            if c["BLOCK_N"] == 8 and c != Config(BLOCK_M=16, BLOCK_N=8, num_stages=1, flag=False)
+            else real(self, s, c, cap)
+        ),
+    )
+    enumerate_candidates.cache_clear()
+    executor.evaluated.clear()
+    run(executor, store, sampler="exhaustive")
+    assert [c.config["BLOCK_N"] for c in executor.evaluated] == [8]
+    assert not set(executor.evaluated) & before
+
+
+def test_faults_are_outcomes_and_never_win(executor: ToyExecutor, store: Store) -> None:
+    executor.faults = {
+        BEST: Outcome.WRONG,
+        DEFAULT: Outcome.CRASHED,
+        Candidate("toy", Config(BLOCK_M=128, BLOCK_N=64, num_stages=3, flag=False)): (
+            Outcome.TIMEOUT
+        ),
+        Candidate("toy", Config(BLOCK_M=128, BLOCK_N=64, num_stages=2, flag=True)): (
+            Outcome.COMPILE_ERROR
+        ),
+    }
+    (found,), events = run(executor, store, sampler="exhaustive")
+    assert found is not None
+    assert found.candidate not in executor.faults
+    assert not set(executor.raced) & set(executor.faults)
+    assert found.default_ms is None
+    ended = next(e for e in events if isinstance(e, ProblemEnded))
+    assert ended.counts[Outcome.WRONG] == ended.counts[Outcome.CRASHED] == 1
+    stored = {t.candidate: t.outcome for t in store.trials()}
+    assert all(stored[c] is outcome for c, outcome in executor.faults.items())
+
+
+def test_everything_fails(executor: ToyExecutor, store: Store) -> None:
+    from tuner.search.candidates import enumerate_candidates
+
+    feasible = enumerate_candidates(P.specialization, 90).feasible
+    executor.faults = dict.fromkeys(feasible, Outcome.WRONG)
+    (found,), events = run(executor, store, trials=12)
+    assert found is None
+    assert store.records() == []
+    ended = next(e for e in events if isinstance(e, ProblemEnded))
+    assert dict(ended.reasons) == {"wrong: it was wrong": 12}
+
+
+def test_the_default_is_kept_where_nothing_beats_it(
+    executor: ToyExecutor, store: Store
+) -> None:
+    executor.latency = lambda problem, config: 1.0
+    (found,), _ = run(executor, store, trials=15)
+    assert found is not None
+    assert found.candidate == DEFAULT
+    assert "default" in found.note
+
+
+def test_the_incumbent_races_and_the_verdict_stands(executor: ToyExecutor, store: Store) -> None:
+    config = Config(BLOCK_M=128, BLOCK_N=32, num_stages=3, flag=True)
+    lucky = record(P, config=config, ms=0.0001)
+    (found,), _ = run(executor, store, inherited=[lucky], trials=5)
+    assert found is not None
+    assert lucky.candidate in executor.raced
+    assert lucky.uid in found.supersedes
+
+
+def test_force_measures_anew_and_supersedes(executor: ToyExecutor, store: Store) -> None:
+    (first,), _ = run(executor, store, trials=10)
+    (second,), _ = run(executor, store, inherited=[first], trials=10, force=True)
+    assert first is not None
+    assert second is not None
+    assert first.uid in second.supersedes
+    assert len(executor.evaluated) == 20
+
+
+def test_neighbours_seed_each_other(executor: ToyExecutor, store: Store) -> None:
+    run(executor, store, problem(8192), problem(4096), trials=40)
+    first = next(r for r in store.records() if r.problem.seqlen == 8192)
+    assert first.candidate in executor.evaluated[40:42]
+
+
+def test_more_trials_asked_for_than_tried(executor: ToyExecutor, store: Store) -> None:
+    run(executor, store, trials=10)
+    run(executor, store, trials=15)
+    assert len(executor.evaluated) == 15
+
+
+def test_refused_and_unserved_problems_are_skipped(executor: ToyExecutor, store: Store) -> None:
+    results, events = run(executor, store, problem(7), P, trials=5)
+    assert results[0] is None
+    assert results[1] is not None
+    skipped = [e for e in events if isinstance(e, ProblemSkipped)]
+    assert [e.reason for e in skipped] == ["not this one"]
+
+
+def test_a_rejection_by_the_executor_costs_no_trial(executor: ToyExecutor, store: Store) -> None:
+    executor.faults = {BEST: Outcome.REJECTED, DEFAULT: Outcome.REJECTED}
+    run(executor, store, trials=10)
+    assert len(store.trials()) == 10
+    assert not {t.candidate for t in store.trials()} & {BEST, DEFAULT}
+
+
+def test_progress_counts_up_to_the_total_with_best_and_eta(
+    executor: ToyExecutor, store: Store
+) -> None:
+    _, events = run(executor, store, trials=8)
+    ended = [e for e in events if isinstance(e, TrialEnded)]
+    assert [e.done for e in ended] == list(range(1, 9))
+    assert all(e.trials == 8 and e.eta_s is not None for e in ended)
+    best = [e.best.measurement.median_ms for e in ended if e.best]
+    assert best == sorted(best, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"trials": 0}, "trials is 0"),
+        ({"budget_s": 0.0}, "budget is 0s"),
+        ({"budget_s": float("nan")}, "budget is nan"),
+        ({"sampler": "luck"}, "sampler is 'luck'"),
+        ({"rounds": 1}, "rounds is 1"),
+    ],
+)
+def test_bad_options_are_named(options: dict, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Options(**options)
