@@ -106,8 +106,8 @@ def _precedence(record: Record) -> tuple[bool, float, str]:
 
 
 def _canonical(value: Any) -> Any:
-    """One spelling for equal content: 1.0 is 1, and what is empty is left out, so that a field added
-    to records later does not change the uids of older ones."""
+    """One spelling for equal content: 1.0 is 1, and what is empty is left out, so that a field that
+    is added to records later does not change the uids of older ones."""
     if isinstance(value, dict):
         return {
             name: _canonical(item)

@@ -1,0 +1,382 @@
+"""The database: a set of records and the latest trial of each candidate, in SQLite or PostgreSQL.
+
+Records are only ever added (`insert … on conflict do nothing`), so that no writer can undo another;
+which of them stands is not stored but computed (`tuner.record.standing`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from sqlalchemy import (
+    Connection,
+    CursorResult,
+    Engine,
+    Integer,
+    Select,
+    Table,
+    and_,
+    delete,
+    func,
+    select,
+    type_coerce,
+)
+from sqlalchemy.dialects import postgresql as postgresql_dialect
+from sqlalchemy.dialects import sqlite as sqlite_dialect
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from kernels.attention.problem import Problem
+from tuner.record import Record
+from tuner.store import postgresql, rows, sqlite
+from tuner.store.errors import StoreError, explain
+from tuner.store.migrate import revision, upgrade
+from tuner.store.schema import HEAD, records, trials
+from tuner.store.wire import WireError
+from tuner.target import Hardware
+from tuner.trial import Origin, Trial
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+WRITER_TIMEOUT_S = 30.0
+"""How long a writer waits for others. Each holds the lock for milliseconds, but SQLite is not fair:
+among many, one may be passed over for a while."""
+READER_TIMEOUT_S = 0.2
+"""How long a read-only store waits: it serves calls that must not stall."""
+
+_CHUNK = 500  # SQLite once allowed 999 variables a statement
+
+
+class Store:
+    """An open database. Safe to share between threads, and to use after a fork.
+
+    Every method raises StoreError, one sentence that names the database, when it is locked for too
+    long, damaged, full, or may not be read or written.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        reader: Engine,
+        writer: Engine | None,
+        token: Callable[[], object] | None = None,
+    ) -> None:
+        self.location = location
+        """What the user calls it: a path, or a URL without its password."""
+        self._reader = reader
+        self._writer = writer
+        self._token = token
+
+    @classmethod
+    def open(
+        cls,
+        location: str | Path,
+        *,
+        create: bool = True,
+        timeout_s: float = WRITER_TIMEOUT_S,
+        write_ahead_log: bool = True,
+    ) -> Store:
+        """Open for reading and writing. An old schema is migrated, an SQLite file after a backup.
+
+        Args:
+            location: a path, or a URL: `sqlite:///…` or `postgresql+psycopg://…`.
+            create: make the file, its folder and the tables where there are none.
+            timeout_s: how long to wait for other writers.
+            write_ahead_log: for a new SQLite file. Without it readers wait for writers, but the
+                file can be read where nothing can be written beside it.
+
+        Raises:
+            StoreError: it is not there, not ours, of a newer version, damaged, or may not be
+                written; it is left untouched.
+        """
+        place = _parse(location)
+        if isinstance(place, URL):
+            engine = postgresql.engine(place, read_only=False)
+            store = cls(place.render_as_string(), engine, engine)
+            with store._reading() as connection:
+                found = revision(connection, store.location)
+            if found != HEAD:
+                if found is None and not create:
+                    raise StoreError(f"{store.location} holds no tables yet")
+                with store._writing() as connection:
+                    postgresql.lock(connection)
+                    upgrade(connection, store.location, lambda _: None)
+            return store
+
+        sqlite.check_file(place)
+        existed = place.exists()
+        if not existed and not create:
+            raise StoreError(f"{place} does not exist")
+        sqlite.prepare_for_writing(place)
+        store = cls(
+            str(place),
+            sqlite.reading_engine(place, timeout_s),
+            sqlite.writing_engine(place, timeout_s),
+            lambda: sqlite.change_token(place),
+        )
+        found = None
+        if existed:
+            with store._reading() as connection:
+                found = revision(connection, store.location)
+        if found is None and write_ahead_log:
+            sqlite.use_write_ahead_log(store._engine_for_writing(), place, timeout_s)
+        if found != HEAD:
+            with store._writing() as connection:
+                upgrade(connection, store.location, lambda old: sqlite.back_up(place, old))
+        return store
+
+    @classmethod
+    def read_only(cls, location: str | Path, *, timeout_s: float = READER_TIMEOUT_S) -> Store:
+        """Open for reading. Creates, changes and migrates nothing, and waits at most `timeout_s`.
+
+        Raises:
+            StoreError: it is not there, not ours, not of this version's schema, locked or damaged.
+        """
+        place = _parse(location)
+        if isinstance(place, URL):
+            store = cls(place.render_as_string(), postgresql.engine(place, read_only=True), None)
+        else:
+            sqlite.check_file(place)
+            if not place.exists():
+                raise StoreError(f"{place} does not exist")
+            store = cls(
+                str(place),
+                sqlite.reading_engine(place, timeout_s),
+                None,
+                lambda: sqlite.change_token(place),
+            )
+        with store._reading() as connection:
+            found = revision(connection, store.location)
+        if found is None:
+            raise StoreError(f"{store.location} holds no tables yet")
+        if found != HEAD:
+            raise StoreError(
+                f"{store.location} has the schema of an older version ({found}, now {HEAD}); "
+                "any command that writes to it migrates it"
+            )
+        return store
+
+    def add_record(self, record: Record) -> bool:
+        """Add `record`; true if it was not there.
+
+        Raises:
+            WireError: it holds what could not be read back, such as a figure that is not finite.
+        """
+        return bool(self.add_records([record]))
+
+    def add_records(self, new: Iterable[Record]) -> list[Record]:
+        """Add records in one transaction, and return those that were not there.
+
+        Raises:
+            WireError: one holds what could not be read back; then none is added.
+        """
+        by_uid = {record.uid: record for record in new}
+        with self._writing() as connection:
+            for uids in _chunks(list(by_uid)):
+                there = connection.scalars(select(records.c.uid).where(records.c.uid.in_(uids)))
+                for uid in there.all():
+                    del by_uid[uid]
+            added = list(by_uid.values())
+            for chunk in _chunks(added):
+                statement = _insert(connection, records).on_conflict_do_nothing()
+                connection.execute(statement, [rows.record_row(record) for record in chunk])
+        return added
+
+    def records(self) -> list[Record]:
+        """Every record, in a fixed order. Rows that are none are skipped with a warning."""
+        return self._read(select(*_columns(records)).order_by(records.c.uid), rows.record_of)
+
+    def add_trial(self, trial: Trial) -> None:
+        """Add `trial`, in place of an earlier one of the same candidate, problem and target.
+
+        Raises:
+            WireError: it holds what could not be read back, such as a figure that is not finite.
+        """
+        self.add_trials([trial])
+
+    def add_trials(self, new: Iterable[Trial]) -> None:
+        """Add trials in one transaction, each as `add_trial` does.
+
+        Raises:
+            WireError: one holds what could not be read back; then none is added.
+        """
+        values = [rows.trial_row(trial) for trial in new]
+        with self._writing() as connection:
+            for chunk in _chunks(values):
+                statement = _insert(connection, trials)
+                statement = statement.on_conflict_do_update(
+                    index_elements=list(trials.primary_key.columns),
+                    set_={
+                        column.name: statement.excluded[column.name]
+                        for column in trials.columns
+                        if not column.primary_key
+                    },
+                    where=statement.excluded.measured_at >= trials.c.measured_at,
+                )
+                connection.execute(statement, list(chunk))
+
+    def trials(
+        self,
+        problem: Problem | None = None,
+        *,
+        hardware: Hardware | None = None,
+        triton: str | None = None,
+        template: str | None = None,
+        template_version: str | None = None,
+        origin: Origin | None = None,
+    ) -> list[Trial]:
+        """The trials that have all that is given, oldest first. Bad rows are skipped, as in
+        `records`."""
+        matching = _matching(problem, hardware, triton, template, template_version, origin)
+        # All of the key, so that the order is one and the same everywhere.
+        order = (trials.c.measured_at, *trials.primary_key.columns)
+        return self._read(select(*_columns(trials)).where(matching).order_by(*order), rows.trial_of)
+
+    def forget_trials(
+        self,
+        problem: Problem | None = None,
+        *,
+        hardware: Hardware | None = None,
+        triton: str | None = None,
+        template: str | None = None,
+        template_version: str | None = None,
+        origin: Origin | None = None,
+    ) -> int:
+        """Delete the trials that have all that is given, and return how many there were."""
+        matching = _matching(problem, hardware, triton, template, template_version, origin)
+        with self._writing() as connection:
+            result: CursorResult[Any] = connection.execute(delete(trials).where(matching))
+            return result.rowcount
+
+    def change_token(self) -> object:
+        """A value that differs once records were added. For SQLite it costs two stats and may also
+        differ when only trials were."""
+        if self._token is not None:
+            return self._token()
+        with self._reading() as connection:
+            return connection.scalar(select(func.count()).select_from(records))
+
+    def close(self) -> None:
+        """Let go of the database. Safe to call twice."""
+        self._reader.dispose()
+        if self._writer is not None:
+            self._writer.dispose()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        try:
+            with self._reader.connect() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            raise explain(self.location, error) from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        engine = self._engine_for_writing()
+        try:
+            with engine.execution_options(**sqlite.IMMEDIATE).begin() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            raise explain(self.location, error) from error
+
+    def _engine_for_writing(self) -> Engine:
+        if self._writer is None:
+            raise StoreError(f"{self.location} is open for reading only")
+        return self._writer
+
+    def _read(self, query: Select[Any], parse: Callable[[Any], T]) -> list[T]:
+        with self._reading() as connection:
+            found = connection.execute(query).mappings().all()
+        result: list[T] = []
+        skipped: list[str] = []
+        for row in found:
+            try:
+                result.append(parse(row))
+            except WireError as error:
+                skipped.append(str(error))
+        if skipped:
+            logger.warning(
+                "%s: %d of %d rows are skipped, the first since %s",
+                self.location,
+                len(skipped),
+                len(found),
+                skipped[0],
+            )
+        return result
+
+
+def _parse(location: str | Path) -> Path | URL:
+    """A path for SQLite, a URL for PostgreSQL."""
+    if isinstance(location, Path) or "://" not in location:
+        return Path(location).expanduser().absolute()
+    try:
+        url = make_url(location)
+    except ArgumentError:
+        raise StoreError("the database's URL cannot be parsed") from None
+    if url.get_backend_name() == "postgresql":
+        return url
+    shown = url.render_as_string()
+    if url.get_backend_name() != "sqlite":
+        raise StoreError(f"{shown} is neither a path nor a URL of SQLite or PostgreSQL")
+    if not url.database or url.database == ":memory:" or url.query:
+        raise StoreError(f"{shown} names no file; write sqlite:///folder/file.db")
+    return Path(url.database).expanduser().absolute()
+
+
+def _matching(
+    problem: Problem | None,
+    hardware: Hardware | None,
+    triton: str | None,
+    template: str | None,
+    template_version: str | None,
+    origin: Origin | None,
+) -> Any:
+    wanted: dict[str, object] = {
+        "hardware": None if hardware is None else hardware.key,
+        "triton": triton,
+        "template": template,
+        "template_version": template_version,
+        "origin": origin,
+    }
+    if problem is not None:
+        wanted.update(vars(problem))
+    return and_(
+        True, *(trials.c[name] == value for name, value in wanted.items() if value is not None)
+    )
+
+
+def _columns(table: Table) -> list[Any]:
+    # Read as whatever lies there: a conversion that fails would fail the whole query.
+    return [
+        type_coerce(column, Integer).label("causal") if column.name == "causal" else column
+        for column in table.columns
+    ]
+
+
+def _insert(connection: Connection, table: Table) -> Any:
+    if connection.dialect.name == "postgresql":
+        return postgresql_dialect.insert(table)
+    return sqlite_dialect.insert(table)
+
+
+def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), _CHUNK):
+        yield items[start : start + _CHUNK]

@@ -1,0 +1,42 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tuner.store.errors import StoreError
+
+
+def write_atomically(path: str | Path, text: str) -> None:
+    """Write `text` to `path` as UTF-8; whoever reads it meanwhile sees the old content or the new.
+
+    Raises:
+        StoreError: it cannot be written; an old file is as it was.
+    """
+    with replacing(Path(path)) as part:
+        part.write_text(text, encoding="utf-8", newline="\n")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A new file to write, which takes the place of `path` on leaving, or is removed on an error.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    path = Path(os.path.realpath(path))  # a link stays, and its target is replaced
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        try:
+            yield part
+            with part.open("rb+") as file:
+                os.fsync(file.fileno())
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror or error}") from None

@@ -1,0 +1,130 @@
+"""The databases in force, one over the other: the user's own over the one that is shipped."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from kernels.attention.problem import Problem
+from tuner.record import Record, standing, superseded
+from tuner.store.database import Store
+from tuner.store.errors import StoreError
+from tuner.store.locations import shipped_database, user_database
+
+logger = logging.getLogger(__name__)
+
+Key = tuple[Problem, str, str]
+Layer = Literal["user", "shipped"]
+
+
+class Layers:
+    """The records of both layers as they were when read, and which of them stand.
+
+    For each key the user's standing record hides the shipped one, even a faster one: it was
+    measured here. Two things act across layers: a verdict falls before a later one that names it,
+    and a replayed record never hides a measured one.
+    """
+
+    def __init__(self, user: Iterable[Record], shipped: Iterable[Record]) -> None:
+        layers: dict[Layer, list[Record]] = {"user": list(user), "shipped": list(shipped)}
+        fallen = superseded(record for records in layers.values() for record in records)
+        self._standing: dict[Key, tuple[Record, Layer]] = {}
+        for layer, records in layers.items():
+            candidates = standing(record for record in records if record.uid not in fallen)
+            for key, record in candidates.items():
+                above = self._standing.get(key)
+                if above is None or (above[0].origin == "replay" and record.origin == "cuda"):
+                    self._standing[key] = record, layer
+
+    @classmethod
+    def load(
+        cls,
+        location: str | Path | None = None,
+        *,
+        strict: bool = True,
+        shipped: str | Path | None = None,
+    ) -> Layers:
+        """Read both layers, changing and creating nothing.
+
+        Args:
+            location: the user's database, found as in `user_database`. One that was never made is
+                an empty layer, unless it is named here.
+            strict: raise for a database that cannot be read; else log a warning and leave it out.
+            shipped: instead of the shipped database.
+
+        Raises:
+            StoreError: a database cannot be read, and `strict`.
+        """
+        path = user_database(location)
+        user: list[Record] = []
+        if location is not None or not _never_made(path):
+            user = _read(path, strict)
+        return cls(user, _shipped_records(shipped, strict))
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls, location: str | Path | None = None, *, shipped: str | Path | None = None
+    ) -> Iterator[WritableLayers]:
+        """Open the user's database for writing, made if need be, and read both layers.
+
+        Raises:
+            StoreError: a database cannot be read, or the user's cannot be written.
+        """
+        with Store.open(user_database(location)) as store:
+            yield WritableLayers(store, _shipped_records(shipped, strict=True))
+
+    def standing(self) -> list[Record]:
+        """The record in force for each key, in a fixed order."""
+        return [self._standing[key][0] for key in sorted(self._standing)]
+
+    def layer(self, record: Record) -> Layer:
+        """Which layer a standing record comes from.
+
+        Raises:
+            KeyError: it does not stand.
+        """
+        stands, layer = self._standing[record.key]
+        if stands.uid != record.uid:
+            raise KeyError(record.uid)
+        return layer
+
+    def snapshot_hash(self) -> str:
+        """Sixteen hex digits over the standing records: equal wherever the same ones stand."""
+        uids = sorted(record.uid for record, _ in self._standing.values())
+        return hashlib.sha256("\n".join(uids).encode()).hexdigest()[:16]
+
+
+class WritableLayers(Layers):
+    """Layers whose upper one is open for writing. What is written does not show in these."""
+
+    def __init__(self, store: Store, shipped: Iterable[Record]) -> None:
+        super().__init__(store.records(), shipped)
+        self.store = store
+
+
+def _shipped_records(path: str | Path | None, strict: bool) -> list[Record]:
+    path = path or shipped_database()
+    if path is None:
+        logger.warning("this installation lacks the shipped records; reinstall attention-tuner")
+        return []
+    return _read(path, strict)
+
+
+def _read(location: str | Path, strict: bool) -> list[Record]:
+    try:
+        with Store.read_only(location) as store:
+            return store.records()
+    except StoreError as error:
+        if strict:
+            raise
+        logger.warning("%s; going on without its records", error)
+        return []
+
+
+def _never_made(location: str | Path) -> bool:
+    return "://" not in str(location) and not Path(location).expanduser().exists()

@@ -1,0 +1,37 @@
+"""Where databases lie: the one that is shipped, and the user's own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import tuner
+
+_PACKAGE = Path(tuner.__file__).parent
+_NAME = "configs.db"
+
+
+def shipped_database() -> Path | None:
+    """The records that come with this version; None in an installation that lost them.
+
+    A wheel has them inside the package; a checkout, also an editable install, at its root.
+    """
+    in_checkout = (_PACKAGE.parent / "pyproject.toml").is_file()
+    path = (_PACKAGE.parent if in_checkout else _PACKAGE) / _NAME
+    return path if path.is_file() else None
+
+
+def shipped_spaces() -> Path:
+    """The folder of the recorded spaces that a search without a GPU replays."""
+    return _PACKAGE / "spaces"
+
+
+def user_database(location: str | Path | None = None) -> str | Path:
+    """The database to write to and to read first: `location` if given, else what the environment's
+    TUNER_DB names (a path or a URL), else a file in the user's data directory."""
+    chosen = location or os.environ.get("TUNER_DB")
+    if chosen:
+        return chosen
+    from platformdirs import user_data_path
+
+    return user_data_path("attention-tuner", appauthor=False) / _NAME

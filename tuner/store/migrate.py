@@ -1,0 +1,67 @@
+"""Bring a database to the schema of this version, or refuse it untouched.
+
+Alembic is imported only when there is something to do: reading the revision is one select.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from sqlalchemy import Connection, inspect, select
+
+from tuner.store.errors import StoreError
+from tuner.store.schema import HEAD, REVISIONS, version
+
+logger = logging.getLogger(__name__)
+
+
+def revision(connection: Connection, location: str) -> str | None:
+    """The revision of our schema in the database; None if it is empty.
+
+    Raises:
+        StoreError: the tables are another program's, or a newer version of this one wrote them.
+    """
+    tables = set(inspect(connection).get_table_names())
+    if not tables:
+        return None
+    if version.name not in tables:
+        raise StoreError(
+            f"{location} holds the tables of another program ({', '.join(sorted(tables)[:3])}, …); "
+            "give the tuner a database of its own"
+        )
+    found = connection.scalar(select(version.c.version_num))
+    if found not in REVISIONS:
+        raise StoreError(
+            f"{location} was written by a newer version (its schema is {found}, this version knows "
+            f"up to {HEAD}); upgrade attention-tuner"
+        )
+    return str(found)
+
+
+def upgrade(connection: Connection, location: str, back_up: Callable[[str], object]) -> None:
+    """Create or migrate the tables within the connection's transaction, which must exclude others.
+
+    Args:
+        back_up: called with the old revision before an existing schema is changed.
+
+    Raises:
+        StoreError: as `revision`.
+    """
+    old = revision(connection, location)  # again: another process may just have done it
+    if old == HEAD:
+        return
+    if old is not None:
+        logger.warning("%s: schema %s is migrated to %s", location, old, HEAD)
+        back_up(old)
+
+    from alembic import command
+    from alembic.config import Config as AlembicConfig
+
+    config = AlembicConfig()
+    config.set_main_option(
+        "script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%")
+    )
+    config.attributes["connection"] = connection
+    command.upgrade(config, HEAD)

@@ -1,0 +1,161 @@
+"""How an SQLite file is opened: for writing by many at once, or for reading without touching it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, NullPool, create_engine, event
+
+from tuner.store.errors import StoreError, explain
+
+_MAGIC = b"SQLite format 3\0"
+_BEGIN = "tuner_begin"
+IMMEDIATE = {_BEGIN: "BEGIN IMMEDIATE"}
+"""The execution option of a transaction that writes."""
+
+
+def check_file(path: Path) -> None:
+    """Make sure, without touching it, that `path` is an SQLite file, an empty one, or absent.
+
+    Raises:
+        StoreError: it is anything else, or may not be read.
+    """
+    try:
+        if path.is_dir():
+            raise StoreError(f"{path} is a directory, but must be a file")
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            start = file.read(len(_MAGIC))
+    except OSError as error:
+        raise StoreError(f"{path} may not be read: {error.strerror}") from None
+    if start and start != _MAGIC:
+        raise StoreError(f"{path} is not an SQLite database")
+
+
+def prepare_for_writing(path: Path) -> None:
+    """Create the folder of `path`, and make sure that both may be written.
+
+    Raises:
+        StoreError: they may not.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be created: {error.strerror} at {error.filename}"
+        ) from None
+    if not os.access(path.parent, os.W_OK):
+        # Also for a file that itself is writable: SQLite keeps its journal beside it.
+        raise StoreError(f"{path} may not be written: its folder is read-only")
+    if path.exists() and not os.access(path, os.W_OK):
+        raise StoreError(f"{path} may not be written: it is read-only")
+
+
+def writing_engine(path: Path, timeout_s: float) -> Engine:
+    """An engine that waits up to `timeout_s` for other writers."""
+    return _engine(lambda: _connect(path, "mode=rwc", timeout_s))
+
+
+def reading_engine(path: Path, timeout_s: float) -> Engine:
+    """An engine that never changes or creates a file."""
+    return _engine(lambda: _connect(path, _reading_mode(path), timeout_s))
+
+
+def use_write_ahead_log(engine: Engine, path: Path, timeout_s: float) -> None:
+    """Switch a new file to WAL, in which readers and a writer do not wait for each other.
+
+    Raises:
+        StoreError: others held the file for longer than `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        raw = engine.raw_connection()
+        try:
+            raw.cursor().execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            # SQLite does not always wait here by itself: two may switch at once.
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise explain(str(path), error) from None
+        finally:
+            raw.close()
+        time.sleep(0.01)
+
+
+def back_up(path: Path, revision: str) -> Path:
+    """Copy the database beside itself, and return where the copy lies.
+
+    Raises:
+        StoreError: the copy cannot be written.
+    """
+    moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    copy = path.with_name(f"{path.name}.bak-{revision}-{moment}")
+    part = path.with_name(f"{copy.name}.part-{os.getpid()}")
+    try:
+        with (
+            closing(_connect(path, "mode=ro", 5)) as source,
+            closing(sqlite3.connect(part)) as target,
+        ):
+            source.backup(target)
+        part.replace(copy)
+    except (OSError, sqlite3.Error) as error:
+        part.unlink(missing_ok=True)
+        raise StoreError(f"{path} cannot be backed up to {copy}: {error}") from None
+    return copy
+
+
+def change_token(path: Path) -> tuple[object, ...]:
+    """Differs whenever the file's content may; costs two stats. A commit lands in either file."""
+    return _stat(path), _stat(_log(path))
+
+
+def _engine(connect: Callable[[], sqlite3.Connection]) -> Engine:
+    # No pool: opening costs 0.2 ms, and a connection that crosses a fork loses its locks.
+    engine = create_engine("sqlite://", creator=connect, poolclass=NullPool)
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        # A transaction that reads before it writes must hold the write lock from its start: else
+        # SQLite refuses it at once, without waiting, when another wrote in between.
+        connection.exec_driver_sql(connection.get_execution_options().get(_BEGIN, "BEGIN"))
+
+    return engine
+
+
+def _connect(path: Path, query: str, timeout_s: float) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?{query}",
+        uri=True,
+        timeout=timeout_s,
+        isolation_level=None,  # transactions are begun by the event above, not by sqlite3
+        check_same_thread=False,
+    )
+    # One damaged text must not make every row unreadable.
+    connection.text_factory = lambda text: text.decode("utf-8", "replace")
+    return connection
+
+
+def _reading_mode(path: Path) -> str:
+    # To read a WAL file SQLite needs its shared index beside it. Where none may be created and no
+    # log is left to read, nobody writes, and the file can be read as it is.
+    log = _log(path)
+    still = not os.access(path.parent, os.W_OK) and not (log.exists() and log.stat().st_size)
+    return "mode=ro&immutable=1" if still else "mode=ro"
+
+
+def _log(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def _stat(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
