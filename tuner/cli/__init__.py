@@ -1,0 +1,3 @@
+"""The command line: it parses, calls and renders, and holds no logic of its own."""
+
+from tuner.cli.app import main as main

@@ -1,0 +1,103 @@
+"""The application: its commands, its global options, and what becomes of an error.
+
+Commands import what they need when they run, so that help and the database commands answer at once
+and work where neither torch nor Triton can be installed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from tuner.cli import compile as compile_command
+from tuner.cli import database, doctor, lookup, measure, search
+from tuner.cli.failure import explain, warn
+
+
+class Commands(TyperGroup):
+    """Turns every error into one sentence on stderr and an exit code."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = "tuner",
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        words = list(sys.argv[1:] if args is None else args)
+        debug = "--debug" in words  # wherever it stands
+        words = [word for word in words if word != "--debug"]
+        status: Any
+        try:
+            status = super().main(
+                words, prog_name, complete_var, False, windows_expand_args, **extra
+            )
+        except (typer.Abort, KeyboardInterrupt):
+            warn("interrupted")
+            status = 130
+        except BrokenPipeError:  # as in `tuner export | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            status = 1
+        except Exception as error:
+            if debug:
+                raise
+            failure = explain(error)
+            warn(failure.sentence)
+            status = failure.status
+        if standalone_mode:
+            sys.exit(status if isinstance(status, int) else 0)
+        return status
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Tune fused self-attention kernels, keep the winners in a database, and look them up.",
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from tuner.version import __version__
+
+        typer.echo(f"tuner {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print and exit."),
+    ] = False,
+) -> None:
+    """Global options; `--debug` is read in `Commands.main`, `--version` in its callback."""
+    del debug, version
+
+
+app.command("search")(search.search)
+app.command("show")(database.show)
+app.command("lookup")(lookup.lookup)
+app.command("stale")(database.stale)
+app.command("compile")(compile_command.compile_space)
+app.command("export")(database.export)
+app.command("import")(database.import_files)
+app.command("bench")(measure.bench)
+app.command("record")(measure.record)
+app.command("doctor")(doctor.doctor)
+
+
+def main() -> None:
+    """Entry point of the `tuner` command."""
+    app()

@@ -1,0 +1,123 @@
+"""`tuner compile`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from importlib.util import find_spec
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tuner.cli import options
+from tuner.cli.failure import CommandError
+from tuner.cli.options import Causal, Dtype, Hdim, Json, Template
+
+if TYPE_CHECKING:
+    from kernels.attention.problem import Specialization
+    from tuner.evaluate.executor import Compilation
+
+
+def compile_space(
+    sm: Annotated[int, typer.Option(metavar="NN", help="Compute capability, 90 for sm_90.")] = 90,
+    hdim: Hdim = None,
+    causal: Causal = None,
+    dtype: Dtype = None,
+    template: Template = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Compilers at once; one per core by default.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first configs of each space.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compile every feasible config for a target, without a GPU, and say what each uses."""
+    from kernels.attention import capability
+    from kernels.attention.problem import HEADDIMS, Specialization
+
+    asked = options.shapes(hdim, causal=causal, dtype=dtype)
+    options.at_least_one("--jobs", jobs)
+    options.at_least_one("--limit", limit)
+    templates = options.templates(template)
+    if sm not in capability.supported():
+        known = ", ".join(map(str, capability.supported()))
+        raise CommandError(f"--sm is {sm}, but must be one of {known}")
+    if find_spec("triton") is None:
+        raise CommandError("compiling needs Triton, which is not installed: install triton (Linux)")
+
+    from rich.progress import Progress
+
+    from tuner.cli.tables import console, error_console, table
+    from tuner.evaluate.compile_farm import CompileFarm
+    from tuner.search.candidates import enumerate_candidates
+
+    specializations = [
+        Specialization(headdim, masked, kind)
+        for headdim in asked.headdims or HEADDIMS
+        for masked in ((True, False) if asked.causal is None else (asked.causal,))
+        for kind in asked.dtypes or ("fp16",)
+    ]
+    farm = CompileFarm(jobs, spill_limit=None)
+    try:
+        pending = []
+        for specialization in specializations:
+            candidates = enumerate_candidates(specialization, sm, templates)
+            for refusal in candidates.refusals:
+                error_console().print(f"sm_{sm}: {refusal}", markup=False)
+            pending += [
+                (specialization, farm.submit(candidate, specialization, sm))
+                for candidate in islice(candidates.feasible, limit)
+            ]
+        rows = table(
+            f"Compiled for sm_{sm}",
+            *("problem", "config", "outcome", "registers", "spills", "shared memory", "blocks/SM"),
+            left=("problem", "config", "outcome"),
+        )
+        counts: Counter[str] = Counter()
+        with Progress(console=error_console(), transient=True, disable=as_json) as progress:
+            for specialization, future in progress.track(pending, description="compiling"):
+                compiled = future.result()
+                counts[compiled.outcome.value] += 1
+                form = _form(specialization, compiled, sm)
+                if as_json:
+                    print(json.dumps(form), flush=True)
+                else:
+                    rows.add_row(*_row(specialization, compiled, form["blocks_per_sm"]))
+    finally:
+        farm.close()
+    if not as_json:
+        out = console()
+        out.print(rows)
+        out.print(", ".join(f"{n} {outcome}" for outcome, n in counts.most_common()) or "nothing")
+    if not counts:
+        raise CommandError(f"no template has a config for what was asked on sm_{sm}")
+
+
+def _form(specialization: Specialization, compiled: Compilation, sm: int) -> dict[str, Any]:
+    from tuner.cli.jsonform import json_form
+    from tuner.occupancy import blocks_per_sm
+
+    warps = compiled.candidate.config.get("num_warps")
+    blocks = None
+    if compiled.resources is not None and isinstance(warps, int):
+        blocks = blocks_per_sm(compiled.resources, warps, sm)
+    return {
+        "capability": sm,
+        "specialization": json_form(specialization),
+        **json_form(compiled),
+        "blocks_per_sm": blocks,
+    }
+
+
+def _row(specialization: Specialization, compiled: Compilation, blocks: int | None) -> list[str]:
+    mask = "causal" if specialization.causal else "full"
+    used = compiled.resources
+    return [
+        f"D{specialization.headdim} {mask} {specialization.dtype}",
+        str(compiled.candidate),
+        f"{compiled.outcome.value}{': ' if compiled.reason else ''}{compiled.reason}",
+        str(used.registers) if used else "–",
+        str(used.spills) if used else "–",
+        str(used.shared_memory) if used else "–",
+        "–" if blocks is None else str(blocks),
+    ]

@@ -1,0 +1,173 @@
+"""Commands on the records: `tuner show`, `stale`, `export`, `import`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tuner.cli import options
+from tuner.cli.options import Batch, Causal, Database, Dtype, Hdim, Heads, Json, Seqlen
+
+if TYPE_CHECKING:
+    from tuner.record import Record
+
+All = Annotated[
+    bool, typer.Option("--all", help="Also records that another has replaced: the history.")
+]
+
+
+def show(
+    hdim: Hdim = None,
+    seqlen: Seqlen = None,
+    causal: Causal = None,
+    dtype: Dtype = None,
+    batch: Batch = None,
+    heads: Heads = None,
+    history: All = False,
+    db: Database = None,
+    as_json: Json = False,
+) -> None:
+    """List the records that stand, yours over the shipped ones."""
+    asked = options.shapes(hdim, seqlen, causal, dtype, batch, heads)
+    records = [record for record in _records(db, history) if asked.matches(record.problem)]
+    if as_json:
+        from tuner.store.wire import encode
+
+        print(json.dumps([encode(record) for record in records]))
+        return
+
+    from tuner.cli.tables import console, records_table
+
+    out = console()
+    by_target: dict[str, list[Record]] = {}
+    for record in records:
+        on = record.target
+        title = f"{on.gpu_name} ({on.hardware}), Triton {on.triton}"
+        by_target.setdefault(title, []).append(record)
+    for title, of_target in by_target.items():
+        out.print(records_table(title, of_target))
+    if not records:
+        out.print("No record fits; `tuner search` makes some.")
+
+
+def stale(db: Database = None, as_json: Json = False) -> None:
+    """List records of another Triton or an older kernel than those here: tune them again."""
+    from tuner.device import _version as installed_version
+    from tuner.resolve import current
+
+    triton = installed_version("triton")
+    found: list[tuple[Record, str]] = []
+    for record in _records(db, history=False):
+        if not current(record):
+            found.append((record, f"an older {record.candidate.template} kernel"))
+        elif triton not in ("none", record.target.triton):
+            found.append((record, f"Triton {record.target.triton}, here is {triton}"))
+    if as_json:
+        from tuner.store.wire import encode
+
+        print(json.dumps([{"reason": why, "record": encode(record)} for record, why in found]))
+        return
+
+    from tuner.cli.tables import console, table
+
+    out = console()
+    if triton == "none":
+        out.print("Triton is not installed here, so only the kernels are compared.")
+    if not found:
+        out.print("No record is stale.")
+        return
+    rows = table("Stale records", "problem", "GPU", "tuned with", left=("problem", "tuned with"))
+    for record, why in found:
+        rows.add_row(str(record.problem), record.target.gpu_name, why)
+    out.print(rows)
+
+
+def export(
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Where to; stdout if not given."),
+    ] = None,
+    form: Annotated[str, typer.Option("--format", metavar="json", help="Form of the output.")] = (
+        "json"
+    ),
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON Schema of the format instead.")
+    ] = False,
+    hdim: Hdim = None,
+    seqlen: Seqlen = None,
+    causal: Causal = None,
+    dtype: Dtype = None,
+    batch: Batch = None,
+    heads: Heads = None,
+    history: All = False,
+    db: Database = None,
+) -> None:
+    """Write records as JSON, in an order that diffs well."""
+    from tuner.store.exchange import export_document, json_schema
+    from tuner.store.files import write_atomically
+
+    options.one_of("--format", form, ("json",))
+    asked = options.shapes(hdim, seqlen, causal, dtype, batch, heads)
+    if schema:
+        text = json_schema()
+    else:
+        text = export_document(r for r in _records(db, history) if asked.matches(r.problem))
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        write_atomically(output, text)
+
+
+def import_files(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Exported documents.")],
+    db: Database = None,
+    as_json: Json = False,
+) -> None:
+    """Merge exported records into your database; nothing is lost, whatever the order."""
+    from tuner.store.database import Store
+    from tuner.store.exchange import read_document
+    from tuner.store.locations import user_database
+    from tuner.store.merge import merge
+
+    # All are checked before the database is touched.
+    records = [record for file in files for record in read_document(file)]
+    with Store.open(user_database(db)) as store:
+        report = merge(store, records)
+        where = store.location
+    if as_json:
+        form = {
+            "database": where,
+            "added": [record.uid for record in report.added],
+            "already_there": report.already_there,
+            "now_standing": [record.uid for record in report.now_standing],
+            "replaced": [record.uid for record in report.replaced],
+        }
+        print(json.dumps(form))
+        return
+    print(
+        f"{len(report.added)} new, {report.already_there} already there, in {where}; "
+        f"{len(report.now_standing)} of the new ones stand, {len(report.replaced)} fell."
+    )
+
+
+def _records(db: str | None, history: bool) -> list[Record]:
+    from tuner.store.layers import Layers
+
+    if not history:
+        return Layers.load(db).standing()
+
+    from tuner.store.database import Store
+    from tuner.store.locations import shipped_database, user_database
+
+    user, shipped = user_database(db), shipped_database()
+    found: dict[str, Record] = {}
+    for location in (user, shipped):
+        made = location is not None and ("://" in str(location) or Path(location).exists())
+        if location is not None and (made or location == db):
+            with Store.read_only(location) as store:
+                found.update((record.uid, record) for record in store.records())
+    return sorted(found.values(), key=lambda record: (record.problem, record.measured_at))

@@ -1,0 +1,188 @@
+"""Progress of a search as it happens: a live display, plain lines, or JSON lines.
+
+Progress goes to stderr, except for JSON lines, which are the output.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
+
+from tuner.cli.jsonform import json_form
+from tuner.search.events import (
+    Event,
+    FinalsStarted,
+    ProblemEnded,
+    ProblemSkipped,
+    ProblemStarted,
+    Seconds,
+    TrialEnded,
+)
+from tuner.trial import Outcome, Trial
+
+_NAMES: dict[type[Event], str] = {
+    ProblemSkipped: "skipped",
+    ProblemStarted: "started",
+    TrialEnded: "trial",
+    FinalsStarted: "finals",
+    ProblemEnded: "ended",
+}
+
+
+class Watch:
+    """Counts what happened and passes it on; subclasses show it."""
+
+    def __init__(self) -> None:
+        self.trials = 0  # new ones
+        self.seconds = Seconds()
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, TrialEnded):
+            self.trials += 1
+        elif isinstance(event, ProblemEnded):
+            self.seconds = _add(self.seconds, event.seconds)
+        self.show(event)
+
+    def say(self, sentence: str) -> None:
+        """One sentence for the user that is not about a problem."""
+
+    def show(self, event: Event) -> None:
+        """Show one event."""
+
+
+class JsonWatch(Watch):
+    """One JSON object a line on stdout."""
+
+    def say(self, sentence: str) -> None:
+        self._print({"event": "note", "text": sentence})
+
+    def show(self, event: Event) -> None:
+        self._print({"event": _NAMES[type(event)], **json_form(event)})
+
+    def _print(self, form: Mapping[str, Any]) -> None:
+        print(json.dumps(form, separators=(",", ":")), flush=True)
+
+
+class PlainWatch(Watch):
+    """Lines on stderr, for logs: when a problem starts or ends, and at every better trial."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._best: Trial | None = None
+
+    def say(self, sentence: str) -> None:
+        print(sentence, file=sys.stderr, flush=True)
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, ProblemStarted):
+            self._best = None
+        if isinstance(event, TrialEnded):
+            better = event.best is not self._best and event.best is not None
+            self._best = event.best
+            if not better and event.done != event.trials:
+                return
+        self.say(_line(event))
+
+
+class LiveWatch(Watch):
+    """A bar over the trials of the current problem, with the best so far and an ETA."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__()
+        self._progress = progress
+        self._task = progress.add_task("", total=None, detail="")
+
+    def say(self, sentence: str) -> None:
+        self._progress.console.print(escape(sentence), highlight=False)
+
+    def show(self, event: Event) -> None:
+        update = self._progress.update
+        if isinstance(event, ProblemStarted):
+            self._progress.reset(self._task, total=event.trials or None)
+            update(self._task, description=_heading(event), detail="")
+        elif isinstance(event, TrialEnded):
+            update(
+                self._task,
+                completed=event.done,
+                detail=f"{_best(event.best)}  {_counts(event.counts)}{_eta(event.eta_s)}",
+            )
+        elif isinstance(event, FinalsStarted):
+            update(self._task, detail=f"finals: {event.finalists} in {event.rounds} rounds")
+        else:
+            self.say(_line(event))
+
+
+@contextmanager
+def watching(as_json: bool) -> Iterator[Watch]:
+    """The display that fits where the output goes."""
+    console = Console(stderr=True)
+    if as_json:
+        yield JsonWatch()
+    elif not console.is_terminal:
+        yield PlainWatch()
+    else:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=16),
+            TextColumn("{task.completed:.0f}/{task.total}"),
+            TextColumn("{task.fields[detail]}", table_column=Column(ratio=1, no_wrap=True)),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=console, transient=True, expand=True) as progress:
+            yield LiveWatch(progress)
+
+
+def _heading(event: ProblemStarted) -> str:
+    return f"[{event.index + 1}/{event.count}] {event.problem}".replace("[", r"\[")
+
+
+def _line(event: Event) -> str:
+    if isinstance(event, ProblemSkipped):
+        return f"[{event.index + 1}/{event.count}] {event.problem}: {event.reason}"
+    if isinstance(event, ProblemStarted):
+        known = f", {event.known} known" if event.known else ""
+        return (
+            f"[{event.index + 1}/{event.count}] {event.problem}: {event.trials} trials of "
+            f"{event.feasible} feasible configs{known}"
+        )
+    if isinstance(event, TrialEnded):
+        return (
+            f"  trial {event.done}/{event.trials}: {_best(event.best)}  "
+            f"{_counts(event.counts)}{_eta(event.eta_s)}"
+        )
+    if isinstance(event, FinalsStarted):
+        return f"  finals: {event.finalists} candidates in {event.rounds} interleaved rounds"
+    record = event.record
+    if record is None:
+        reasons = "; ".join(f"{n}× {r}" for r, n in Counter(event.reasons).most_common(3))
+        return f"{event.problem}: no candidate succeeded, the default stays in force ({reasons})"
+    note = f" ({record.note})" if record.note else ""
+    return f"{event.problem}: {record.measurement.tflops:.0f} TFLOP/s with {record.candidate}{note}"
+
+
+def _best(best: Trial | None) -> str:
+    if best is None or best.measurement is None:
+        return "nothing right yet"
+    return f"best {best.measurement.tflops:.0f} TFLOP/s"
+
+
+def _counts(counts: Mapping[Outcome, int]) -> str:
+    return ", ".join(f"{n} {outcome.value}" for outcome, n in sorted(counts.items()) if n)
+
+
+def _eta(seconds: float | None) -> str:
+    return "" if seconds is None else f", {seconds:.0f} s left"
+
+
+def _add(a: Seconds, b: Seconds) -> Seconds:
+    return Seconds(**{name: value + getattr(b, name) for name, value in asdict(a).items()})

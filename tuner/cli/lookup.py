@@ -1,0 +1,87 @@
+"""`tuner lookup`."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from tuner.cli import options
+from tuner.cli.options import Batch, Causal, Database, Dtype, Hdim, Heads, Json, Seqlen
+
+
+def lookup(
+    hdim: Hdim = None,
+    seqlen: Seqlen = None,
+    causal: Causal = None,
+    dtype: Dtype = None,
+    batch: Batch = None,
+    heads: Heads = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TARGET",
+            help="sm_90, part of a GPU's name, or a hardware key; else the GPU here, else that of "
+            "the records.",
+        ),
+    ] = None,
+    db: Database = None,
+    as_json: Json = False,
+) -> None:
+    """Say which config would serve a problem, from which record, and why."""
+    problems = options.shapes(hdim, seqlen, causal, dtype, batch, heads).named()
+
+    from tuner import resolve
+    from tuner.cli.targets import choose_target
+    from tuner.store.layers import Layers
+
+    records = Layers.load(db).standing()
+    chosen, origin = choose_target(target, records)
+    found = [(problem, resolve.resolve(records, chosen, problem)) for problem in problems]
+    if as_json:
+        from tuner.cli.jsonform import json_form
+
+        form = {"target": chosen, "target_from": origin, "lookups": []}
+        print(
+            json.dumps(
+                {
+                    **json_form(form),
+                    "lookups": [
+                        {"problem": json_form(problem), **json_form(resolution)}
+                        for problem, resolution in found
+                    ],
+                }
+            )
+        )
+        return
+
+    from tuner.cli.tables import console
+
+    out = console()
+    out.print(f"target   {chosen.gpu_name} ({chosen.hardware}), Triton {chosen.triton}: {origin}")
+    for problem, resolution in found:
+        record = resolution.record
+        lines = [
+            ("problem", str(problem)),
+            ("config", str(resolution.candidate)),
+            ("source", resolution.source),
+            ("why", resolution.reason),
+        ]
+        if record is not None:
+            ours = record.measurement
+            lines += [
+                (
+                    "distance",
+                    f"{resolution.seqlen_ratio:.3g}× in seqlen, "
+                    f"{resolution.batch_heads_ratio:.3g}× in batch·heads",
+                ),
+                (
+                    "record",
+                    f"{record.uid} ({record.origin}): {ours.tflops:.0f} TFLOP/s, "
+                    f"{ours.median_ms:.4g} ms at {record.problem}",
+                ),
+            ]
+        out.print()
+        for name, text in lines:
+            out.print(f"{name:<8} {text}", markup=False)

@@ -1,0 +1,191 @@
+"""Options that several commands share: how they are declared, and how their text is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernels.attention.problem import DTYPES, GRID_SEQLENS, HEADDIMS, Problem
+from tuner.cli.failure import CommandError
+
+Hdim = Annotated[
+    list[str] | None,
+    typer.Option("--hdim", metavar="N", help="Head dimension; repeat, or separate by commas."),
+]
+Seqlen = Annotated[
+    list[str] | None,
+    typer.Option("--seqlen", metavar="N", help="Sequence length; repeat, or separate by commas."),
+]
+Causal = Annotated[
+    bool | None,
+    typer.Option("--causal/--no-causal", help="Only causal or only full; both if not given."),
+]
+Dtype = Annotated[
+    list[str] | None,
+    typer.Option("--dtype", metavar="|".join(DTYPES), help="Data type; repeat for several."),
+]
+Batch = Annotated[
+    int | None,
+    typer.Option("--batch", help="Batch size; 16384 tokens in all if not given."),
+]
+Heads = Annotated[
+    int | None,
+    typer.Option("--heads", help="Number of heads; hidden size 2048 if not given."),
+]
+Template = Annotated[
+    list[str] | None,
+    typer.Option("--template", metavar="NAME", help="Only this template; repeat for several."),
+]
+Database = Annotated[
+    str | None,
+    typer.Option(
+        "--db", metavar="FILE|URL", help="Your database; $TUNER_DB, else in your data folder."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Spaces = Annotated[
+    Path | None,
+    typer.Option("--spaces", metavar="DIR", help="Folder of recorded spaces to replay."),
+]
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The shape options of one command line; None where one was not given."""
+
+    headdims: tuple[int, ...] | None
+    seqlens: tuple[int, ...] | None
+    causal: bool | None
+    dtypes: tuple[str, ...] | None
+    batch: int | None
+    heads: int | None
+
+    def matches(self, problem: Problem) -> bool:
+        """Whether `problem` is among what was asked for."""
+        return (
+            (self.headdims is None or problem.headdim in self.headdims)
+            and (self.seqlens is None or problem.seqlen in self.seqlens)
+            and (self.causal is None or problem.causal == self.causal)
+            and (self.dtypes is None or problem.dtype in self.dtypes)
+            and (self.batch is None or problem.batch == self.batch)
+            and (self.heads is None or problem.heads == self.heads)
+        )
+
+    def grid(self) -> list[Problem]:
+        """The problems to tune: the benchmark grid, narrowed by what was given."""
+        from tuner.search.plan import plan
+
+        return plan(
+            self.headdims or HEADDIMS,
+            self.seqlens or GRID_SEQLENS,
+            (True, False) if self.causal is None else (self.causal,),
+            self.dtypes or ("fp16",),
+            self.batch,
+            self.heads,
+        )
+
+    def named(self) -> list[Problem]:
+        """The problems that were named one by one: headdim and seqlen must be given."""
+        from tuner.search.plan import plan
+
+        for option, given in (("--hdim", self.headdims), ("--seqlen", self.seqlens)):
+            if not given:
+                raise CommandError(f"{option} is missing: it must be a whole number of at least 1")
+        return plan(
+            self.headdims or (),
+            self.seqlens or (),
+            (True, False) if self.causal is None else (self.causal,),
+            self.dtypes or ("fp16",),
+            self.batch,
+            self.heads,
+        )
+
+
+def shapes(
+    hdim: Sequence[str] | None = None,
+    seqlen: Sequence[str] | None = None,
+    causal: bool | None = None,
+    dtype: Sequence[str] | None = None,
+    batch: int | None = None,
+    heads: int | None = None,
+) -> Shapes:
+    """Read the shape options.
+
+    Raises:
+        CommandError: one is out of its domain.
+    """
+    return Shapes(
+        whole_numbers("--hdim", hdim),
+        whole_numbers("--seqlen", seqlen),
+        causal,
+        _dtypes(dtype),
+        at_least_one("--batch", batch),
+        at_least_one("--heads", heads),
+    )
+
+
+def whole_numbers(option: str, texts: Sequence[str] | None) -> tuple[int, ...] | None:
+    """Numbers of a repeatable option whose values may be lists with commas."""
+    if not texts:
+        return None
+    numbers = []
+    for text in ",".join(texts).split(","):
+        if not re.fullmatch(r"\s*[0-9]+\s*", text) or int(text) < 1:
+            raise CommandError(
+                f"{option} is {text!r}, but must be a whole number of at least 1 (several: repeat "
+                "the option, or separate them by commas)"
+            )
+        numbers.append(int(text))
+    return tuple(dict.fromkeys(numbers))
+
+
+def at_least_one(option: str, number: int | None) -> int | None:
+    """`number`, if it is not below 1."""
+    if number is not None and number < 1:
+        raise CommandError(f"{option} is {number}, but must be a whole number of at least 1")
+    return number
+
+
+def seconds(option: str, text: str | None) -> float | None:
+    """A span of time such as 90, 90s, 2m, 1h or 1m30s."""
+    if text is None:
+        return None
+    match = re.fullmatch(
+        r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", text.strip().lower().replace(" ", "")
+    )
+    hours, minutes, rest = match.groups() if match else (None, None, None)
+    total = 3600 * int(hours or 0) + 60 * int(minutes or 0) + float(rest or 0)
+    if total <= 0:
+        raise CommandError(
+            f"{option} is {text!r}, but must be a time above zero, such as 60s, 2m or 1h30m"
+        )
+    return total
+
+
+def one_of(option: str, text: str, accepted: Sequence[str]) -> str:
+    """`text`, if it is one of `accepted`."""
+    if text not in accepted:
+        raise CommandError(f"{option} is {text!r}, but must be one of {', '.join(accepted)}")
+    return text
+
+
+def _dtypes(texts: Sequence[str] | None) -> tuple[str, ...] | None:
+    if not texts:
+        return None
+    names = (name.strip() for name in ",".join(texts).split(","))
+    return tuple(dict.fromkeys(one_of("--dtype", name, DTYPES) for name in names))
+
+
+def templates(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The named templates, each of which is registered; None for all."""
+    from kernels.attention import registry
+
+    if not names:
+        return None
+    listed = (name.strip() for name in ",".join(names).split(","))
+    return tuple(dict.fromkeys(one_of("--template", name, registry.names()) for name in listed))

@@ -1,0 +1,95 @@
+"""`tuner search`."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from tuner.cli import options
+from tuner.cli.failure import warn
+from tuner.cli.options import (
+    Batch,
+    Causal,
+    Database,
+    Dtype,
+    Hdim,
+    Heads,
+    Json,
+    Seqlen,
+    Spaces,
+    Template,
+)
+
+
+def search(
+    hdim: Hdim = None,
+    seqlen: Seqlen = None,
+    causal: Causal = None,
+    dtype: Dtype = None,
+    batch: Batch = None,
+    heads: Heads = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Trials per problem, those of earlier searches included.")
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Time for the whole command, such as 60s or 2m."),
+    ] = None,
+    sampler: Annotated[
+        str, typer.Option(metavar="NAME", help="tpe, gp, random or exhaustive.")
+    ] = "tpe",
+    seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
+    template: Template = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Search what has a fresh record, and measure anew.")
+    ] = False,
+    backend: Annotated[
+        str | None,
+        typer.Option(metavar="cuda|replay", help="Measure, or replay; by default what works here."),
+    ] = None,
+    spaces: Spaces = None,
+    db: Database = None,
+    as_json: Json = False,
+) -> None:
+    """Tune problems: the benchmark grid (seqlens 512 to 16384), narrowed by the options.
+
+    Everything measured is kept as it comes: the same command resumes an interrupted search.
+    """
+    asked = options.shapes(hdim, seqlen, causal, dtype, batch, heads)
+    options.at_least_one("--trials", trials)
+    budget_s = options.seconds("--budget", budget)
+    templates = options.templates(template)
+
+    from tuner.cli.display import watching
+    from tuner.cli.jsonform import json_form
+    from tuner.cli.tables import console, records_table, time_line
+    from tuner.evaluate.backend import open_executor
+    from tuner.search import driver, samplers
+    from tuner.store.layers import Layers
+
+    options.one_of("--sampler", sampler, samplers.NAMES)
+    settings = driver.Options(trials, budget_s, sampler, seed, force, templates)
+    problems = asked.grid()
+    with open_executor(backend, spaces) as executor, Layers.open(db) as layers:
+        with watching(as_json) as watch:
+            watch.say(executor.announce())
+            try:
+                records = driver.search(
+                    problems, executor, layers.store, layers.standing(), settings, watch
+                )
+            except KeyboardInterrupt:
+                warn(
+                    f"interrupted; {watch.trials} new trials are kept in {layers.store.location}, "
+                    "and the same command resumes"
+                )
+                raise typer.Exit(130) from None
+        found = [record for record in records if record is not None]
+        if as_json:
+            print(json.dumps({"event": "done", **json_form(watch.seconds), "records": len(found)}))
+            return
+        out = console()
+        if found:
+            out.print(records_table(f"Records on {executor.target.gpu_name}", found))
+        out.print(time_line(watch.seconds))

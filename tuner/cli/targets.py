@@ -1,0 +1,51 @@
+"""The target that a lookup is for: `--target`, this machine's GPU, or the records' own."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from tuner.cli.failure import CommandError
+from tuner.record import Record
+from tuner.target import Hardware, Target
+
+
+def choose_target(option: str | None, records: Iterable[Record]) -> tuple[Target, str]:
+    """The target, and in a few words where it is from.
+
+    Args:
+        option: a hardware key, part of a GPU's name, or `sm_90` for any GPU of that capability.
+
+    Raises:
+        CommandError: nothing fits.
+    """
+    counts = Counter(record.target for record in records)
+    # The most records first; ties by the newest Triton, then by the order of targets.
+    known = sorted(counts, key=lambda target: (counts[target], target.triton, target), reverse=True)
+    if option is not None:
+        return _named(option, known), "--target"
+    from tuner import cuda_driver
+
+    here = cuda_driver.target()
+    if here is not None:
+        return here, "the GPU of this machine"
+    if known:
+        return known[0], "that of the records, since there is no GPU here"
+    raise CommandError(
+        "there is no GPU here and no record to take a target from: name one, such as --target sm_90"
+    )
+
+
+def _named(option: str, known: list[Target]) -> Target:
+    wanted = option.strip().lower()
+    for target in known:
+        if wanted and (wanted == target.hardware.key or wanted in target.gpu_name.lower()):
+            return target
+    if match := re.fullmatch(r"sm_?(\d{2,3})", wanted):
+        return Target(Hardware(int(match[1]), 0, 0, 0), f"any {option}", "none", "none", "none")
+    keys = ", ".join(dict.fromkeys(target.hardware.key for target in known)) or "none so far"
+    raise CommandError(
+        f"--target is {option!r}, but must be sm_NN, part of a GPU's name, or the key of hardware "
+        f"that has records ({keys})"
+    )

@@ -1,0 +1,235 @@
+"""Whether this machine has what tuning, replaying and running need, and what to do if not.
+
+Every check looks at one thing and never raises. Nothing is imported that costs time unless the
+check is about it, and no CUDA context is made.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tuner.store.database import Store
+from tuner.store.errors import StoreError
+from tuner.store.locations import shipped_database, user_database
+
+Verdict = Literal["ok", "warn", "fail"]
+
+MIN_PYTHON = (3, 10)
+MIN_TRITON = (3, 6)
+MIN_CAPABILITY = 80
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check saw."""
+
+    name: str
+    verdict: Verdict
+    seen: str
+    remedy: str = ""  # one sentence; empty where there is nothing to do
+
+
+def examine(database: str | None = None) -> list[Finding]:
+    """Run every check. `database` is what `--db` says.
+
+    A check that fails in a way it did not foresee is itself a finding."""
+    checks: dict[str, Callable[[], Finding]] = {
+        "python": _python,
+        "triton": _triton,
+        "torch": _torch,
+        "driver and GPU": _gpu,
+        "ptxas": _ptxas,
+        "compile cache": _cache,
+        "your database": lambda: _user_database(database),
+        "shipped database": _shipped_database,
+        "import name `kernels`": _coexistence,
+    }
+    findings = []
+    for name, check in checks.items():
+        try:
+            findings.append(check())
+        except Exception as error:
+            findings.append(
+                Finding(name, "fail", f"{type(error).__name__}: {error}", "Please report this.")
+            )
+    return findings
+
+
+def _python() -> Finding:
+    seen = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    if sys.version_info[:2] < MIN_PYTHON:
+        return Finding("python", "fail", seen, "Use Python 3.10 or newer.")
+    return Finding("python", "ok", seen)
+
+
+def _triton() -> Finding:
+    version = _version("triton")
+    if version is None:
+        return Finding(
+            "triton", "warn", "not installed",
+            "Search replays and the database work without; to compile or run, install triton "
+            "(Linux only).",
+        )  # fmt: skip
+    if _numbers(version) < MIN_TRITON:
+        return Finding("triton", "fail", version, "Install triton 3.6 or newer.")
+    return Finding("triton", "ok", version)
+
+
+def _torch() -> Finding:
+    version = _version("torch")
+    if version is None:
+        return Finding(
+            "torch", "warn", "not installed",
+            "Search replays and the database work without; to measure or run, install torch.",
+        )  # fmt: skip
+    if "+cpu" in version:
+        return Finding(
+            "torch", "warn", version, "This build runs on the CPU only: on a GPU machine, install "
+            "the CUDA build."
+        )  # fmt: skip
+    return Finding("torch", "ok", version)
+
+
+def _gpu() -> Finding:
+    name = "driver and GPU"
+    try:
+        import pynvml
+    except ImportError:
+        return Finding(name, "warn", "unknown", "Install nvidia-ml-py.")
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return Finding(
+            name, "warn", f"none found ({error})",
+            "Search replays recorded measurements here; to measure, use a machine with an NVIDIA "
+            "GPU and its driver.",
+        )  # fmt: skip
+    try:
+        driver = pynvml.nvmlSystemGetDriverVersion()
+        gpus = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+            gpus.append((pynvml.nvmlDeviceGetName(handle), 10 * major + minor))
+    finally:
+        pynvml.nvmlShutdown()
+    seen = f"driver {driver}; " + ", ".join(f"{gpu} (sm_{sm})" for gpu, sm in gpus)
+    if not any(sm >= MIN_CAPABILITY for _, sm in gpus):
+        return Finding(name, "warn", seen, f"No GPU is sm_{MIN_CAPABILITY} or newer.")
+    return Finding(name, "ok", seen)
+
+
+def _ptxas() -> Finding:
+    spec = importlib.util.find_spec("triton")
+    own = os.environ.get("TRITON_PTXAS_PATH")
+    if own:
+        path: Path | None = Path(own)
+    elif spec and spec.origin:
+        path = Path(spec.origin).parent / "backends" / "nvidia" / "bin" / "ptxas"
+    else:
+        found = shutil.which("ptxas")
+        path = Path(found) if found else None
+    if path is None or not path.exists():
+        return Finding(
+            "ptxas", "warn", f"{path or 'none'} does not exist", "Triton brings it: install triton."
+        )
+    answer = subprocess.run(
+        [path, "--version"], capture_output=True, text=True, timeout=20, check=False
+    )
+    if answer.returncode != 0:
+        return Finding("ptxas", "fail", f"{path} does not run", "Reinstall triton.")
+    return Finding("ptxas", "ok", answer.stdout.strip().splitlines()[-1])
+
+
+def _cache() -> Finding:
+    folder = Path(
+        os.environ.get("TRITON_CACHE_DIR")
+        or Path(os.environ.get("TRITON_HOME") or Path.home()) / ".triton" / "cache"
+    )
+    if not _writable(folder):
+        remedy = "Set TRITON_CACHE_DIR to a folder that is."
+        return Finding("compile cache", "fail", f"{folder} is not writable", remedy)
+    return Finding("compile cache", "ok", str(folder))
+
+
+def _user_database(option: str | None) -> Finding:
+    name, remedy = "your database", "Name another with --db or TUNER_DB, or repair this one."
+    location = user_database(option)
+    is_url = "://" in str(location)
+    path = Path(location).expanduser()
+    if is_url or path.exists():
+        try:
+            with Store.read_only(location) as store:
+                count, seen = len(store.records()), store.location
+        except StoreError as error:
+            return Finding(name, "fail", str(error), remedy)
+        if not is_url and not (os.access(path, os.W_OK) and _writable(path.parent)):
+            return Finding(name, "fail", f"{path} is not writable", remedy)
+        return Finding(name, "ok", f"{seen}, {count} records")
+    if not _writable(path.parent):
+        return Finding(name, "fail", f"{path} cannot be made", remedy)
+    return Finding(name, "ok", f"{path}, made by the first search")
+
+
+def _shipped_database() -> Finding:
+    name, remedy = "shipped database", "Reinstall attention-tuner."
+    path = shipped_database()
+    if path is None:
+        return Finding(name, "fail", "missing", remedy)
+    try:
+        with Store.read_only(path) as store:
+            return Finding(name, "ok", f"{path}, {len(store.records())} records")
+    except StoreError as error:
+        return Finding(name, "fail", str(error), remedy)
+
+
+def _coexistence() -> Finding:
+    name = "import name `kernels`"
+    import kernels.attention
+
+    theirs = _version("kernels")
+    if theirs is None:
+        return Finding(name, "ok", f"ours alone, from {Path(kernels.attention.__file__).parent}")
+    if not hasattr(kernels, "get_kernel"):
+        return Finding(
+            name, "warn", f"Hugging Face kernels {theirs} is installed, but something hides it",
+            "Look for another package or folder called kernels on Python's path.",
+        )  # fmt: skip
+    return Finding(name, "ok", f"shared with Hugging Face kernels {theirs}")
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
+
+
+def _writable(folder: Path) -> bool:
+    """Whether files can be made in `folder`, or where it would be made.
+
+    By trying: permission bits say nothing to root, on read-only mounts or on full disks.
+    """
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"x")
+    except OSError:
+        return False
+    return True
