@@ -111,22 +111,15 @@ class Store:
             return store
 
         sqlite.check_file(place)
-        existed = place.exists()
-        if not existed and not create:
+        if not create and not place.exists():
             raise StoreError(f"{place} does not exist")
         sqlite.prepare_for_writing(place)
-        store = cls(
-            str(place),
-            sqlite.reading_engine(place, timeout_s),
-            sqlite.writing_engine(place, timeout_s),
-            lambda: sqlite.change_token(place),
-        )
-        found = None
-        if existed:
-            with store._reading() as connection:
-                found = revision(connection, store.location)
+        engine = sqlite.writing_engine(place, timeout_s)
+        store = cls(str(place), engine, engine, lambda: sqlite.change_token(place))
+        with store._reading() as connection:
+            found = revision(connection, store.location)
         if found is None and write_ahead_log:
-            sqlite.use_write_ahead_log(store._engine_for_writing(), place, timeout_s)
+            sqlite.use_write_ahead_log(engine, place, timeout_s)
         if found != HEAD:
             with store._writing() as connection:
                 upgrade(connection, store.location, lambda old: sqlite.back_up(place, old))
@@ -290,17 +283,13 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
-        engine = self._engine_for_writing()
+        if self._writer is None:
+            raise StoreError(f"{self.location} is open for reading only")
         try:
-            with engine.execution_options(**sqlite.IMMEDIATE).begin() as connection:
+            with self._writer.execution_options(**sqlite.IMMEDIATE).begin() as connection:
                 yield connection
         except SQLAlchemyError as error:
             raise explain(self.location, error) from error
-
-    def _engine_for_writing(self) -> Engine:
-        if self._writer is None:
-            raise StoreError(f"{self.location} is open for reading only")
-        return self._writer
 
     def _read(self, query: Select[Any], parse: Callable[[Any], T]) -> list[T]:
         with self._reading() as connection:

@@ -39,31 +39,40 @@ def check_file(path: Path) -> None:
 
 
 def prepare_for_writing(path: Path) -> None:
-    """Create the folder of `path`, and make sure that both may be written.
+    """Create `path` (empty, which SQLite takes for a new database) and its folder where they are
+    not there, and make sure that both may be written.
 
     Raises:
         StoreError: they may not.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(path.parent, os.W_OK):
+            # Even a writable file would not do: SQLite keeps its journal beside it.
+            raise StoreError(f"{path} may not be written: its folder is read-only")
+        if not path.exists():
+            path.touch()
+        elif not os.access(path, os.W_OK):
+            raise StoreError(f"{path} may not be written: it is read-only")
     except OSError as error:
-        raise StoreError(
-            f"{path} cannot be created: {error.strerror} at {error.filename}"
-        ) from None
-    if not os.access(path.parent, os.W_OK):
-        # Also for a file that itself is writable: SQLite keeps its journal beside it.
-        raise StoreError(f"{path} may not be written: its folder is read-only")
-    if path.exists() and not os.access(path, os.W_OK):
-        raise StoreError(f"{path} may not be written: it is read-only")
+        raise StoreError(f"{path} cannot be created: {error.strerror}") from None
 
 
 def writing_engine(path: Path, timeout_s: float) -> Engine:
-    """An engine that waits up to `timeout_s` for other writers."""
-    return _engine(lambda: _connect(path, "mode=rwc", timeout_s))
+    """An engine for an existing file that waits up to `timeout_s` for other writers."""
+
+    def connect() -> sqlite3.Connection:
+        connection = _connect(path, "mode=rw", timeout_s)
+        # Some builds of SQLite default to less in WAL mode, and power loss would undo commits.
+        connection.execute("PRAGMA synchronous=FULL")
+        return connection
+
+    return _engine(connect)
 
 
 def reading_engine(path: Path, timeout_s: float) -> Engine:
-    """An engine that never changes or creates a file."""
+    """An engine that never changes the database. (In WAL mode SQLite may leave an empty log and its
+    index beside it.)"""
     return _engine(lambda: _connect(path, _reading_mode(path), timeout_s))
 
 
