@@ -1,4 +1,4 @@
-"""What the search asks of whatever compiles and measures for it: local processes, a cluster, a replay.
+"""What a search asks of whatever compiles and measures for it: this machine, a cluster, a replay.
 
 The search stays in one driver process and only submits and waits. Executors are interchangeable:
 none raises for what a candidate does; every fault of a candidate is an outcome.
@@ -21,7 +21,8 @@ from tuner.trial import Candidate, Measurement, Origin, Outcome
 
 @dataclass(frozen=True)
 class Compilation:
-    """How compiling a candidate ended: ok, compile_error, spills, out_of_resources, crashed, timeout."""
+    """How compiling a candidate ended: ok, compile_error, spills, out_of_resources, crashed,
+    timeout; or rejected, where it cannot be tried at all."""
 
     candidate: Candidate
     outcome: Outcome
@@ -32,7 +33,8 @@ class Compilation:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How running a compiled candidate ended: ok, pruned, wrong, out_of_resources, crashed, timeout."""
+    """How running a compiled candidate ended: ok, pruned, wrong, out_of_resources, crashed,
+    timeout."""
 
     candidate: Candidate
     outcome: Outcome
@@ -43,12 +45,16 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Race:
-    """Interleaved rounds: sample i of every entrant was taken in round i, right after each other."""
+    """Interleaved rounds: the samples number i of all were taken right after each other."""
 
     entrants: Mapping[Candidate, Measurement]
-    peers: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # ms per round, by library
-    dropped: Mapping[Candidate, str] = field(default_factory=dict)  # crashed or hung here: the reason
+    # ms per round, by library
+    peers: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    # who crashed, hung or was wrong here, with the reason
+    dropped: Mapping[Candidate, str] = field(default_factory=dict)
     seconds: float = 0.0
+    # peers that cannot run here, with the reason
+    absent: Mapping[str, str] = field(default_factory=dict)
 
 
 class Executor(ABC):
@@ -67,7 +73,7 @@ class Executor(ABC):
     def refuse(self, problem: Problem) -> str | None:
         """Why this executor cannot serve `problem`; None if it can."""
 
-    def template_version(self, problem: Problem, template: str) -> str:
+    def template_version(self, problem: Problem, template: str) -> str:  # noqa: ARG002
         """The version of the kernel that this executor's figures for `problem` speak of."""
         return registry.get(template).version
 

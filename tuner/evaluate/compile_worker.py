@@ -1,0 +1,60 @@
+"""What a compile process does: one candidate at a time, every refusal typed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kernels.attention import registry
+from kernels.attention.template import CompileError, OutOfResources, Template
+from tuner.evaluate import wire
+from tuner.evaluate.child import Handler
+from tuner.evaluate.failure import captured_stderr, describe
+from tuner.trial import Outcome
+
+
+def handlers(get: Callable[[str], Template] = registry.get) -> Mapping[str, Handler]:
+    """The handler `compile`, on the templates that `get` finds by name."""
+
+    def compile_one(
+        candidate: Mapping[str, Any], specialization: Mapping[str, Any], capability: int
+    ) -> wire.Json:
+        wanted = wire.candidate_from_json(candidate)
+        template = get(wanted.template)
+        start = time.perf_counter()
+        resources = None
+        error: Exception | None = None
+        with captured_stderr() as printed:
+            try:
+                binary = template.compile(
+                    wire.specialization_from_json(specialization), wanted.config, capability
+                )
+                resources = binary.resources
+            except Exception as caught:
+                error = caught
+        return {
+            "outcome": _outcome(error).value,
+            "reason": _reason(error, printed[0]),
+            "resources": wire.resources_to_json(resources),
+            "seconds": time.perf_counter() - start,
+        }
+
+    return {"compile": compile_one}
+
+
+def _outcome(error: Exception | None) -> Outcome:
+    if error is None:
+        return Outcome.OK
+    # Triton's own exception has the same name as the contract's.
+    if isinstance(error, OutOfResources) or type(error).__name__ == "OutOfResources":
+        return Outcome.OUT_OF_RESOURCES
+    return Outcome.COMPILE_ERROR
+
+
+def _reason(error: Exception | None, printed: str) -> str:
+    if error is None:
+        return ""
+    text = describe(error, printed)
+    # The outcome already says that it is a CompileError or OutOfResources.
+    return text.partition(": ")[2] or text if isinstance(error, CompileError) else text

@@ -1,0 +1,72 @@
+"""The process that owns a GPU: evaluates and races for a driver that must outlive it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kernels.attention.problem import Problem
+from tuner.evaluate import wire
+from tuner.evaluate.child import Handler
+from tuner.evaluate.laboratory import Laboratory
+from tuner.target import Target
+
+
+def handlers(cold_l2: bool = False) -> Mapping[str, Handler]:
+    """The handlers on CUDA device 0, the only one the driver lets this process see."""
+    import torch
+
+    from tuner import device
+    from tuner.evaluate.sensor import Sensor
+    from tuner.evaluate.stopwatch import CudaStopwatch
+
+    if not torch.cuda.is_available():
+        raise RuntimeError(f"torch {torch.__version__} finds no usable NVIDIA GPU")
+    torch.cuda.set_device(0)
+    torch.backends.cuda.matmul.allow_tf32 = False  # the reference is fp32
+    target = device.detect(0)
+    laboratory = Laboratory(
+        device="cuda",
+        capability=target.hardware.capability,
+        stopwatch=CudaStopwatch(Sensor(device.uuid(0)), cold_l2),
+        wait=torch.cuda.synchronize,
+    )
+    return serve(target, laboratory)
+
+
+def serve(target: Target, laboratory: Laboratory) -> Mapping[str, Handler]:
+    """The handlers `hello`, `evaluate` and `race` around a laboratory."""
+
+    def hello() -> wire.Json:
+        return wire.target_to_json(target)
+
+    def evaluate(
+        problem: Mapping[str, Any], candidate: Mapping[str, Any], best_ms: float | None
+    ) -> wire.Json:
+        result = laboratory.evaluate(
+            Problem(**problem), wire.candidate_from_json(candidate), best_ms
+        )
+        return {
+            "outcome": result.outcome.value,
+            "reason": result.reason,
+            "measurement": wire.measurement_to_json(result.measurement),
+            "seconds": result.seconds,
+        }
+
+    def race(
+        problem: Mapping[str, Any],
+        entrants: Sequence[Mapping[str, Any]],
+        rounds: int,
+        without: Sequence[str],
+    ) -> wire.Json:
+        candidates = [wire.candidate_from_json(entrant) for entrant in entrants]
+        result = laboratory.race(Problem(**problem), candidates, rounds, without)
+        return {
+            "entrants": [wire.measurement_to_json(result.entrants.get(c)) for c in candidates],
+            "dropped": [result.dropped.get(c) for c in candidates],
+            "peers": result.peers,
+            "absent": result.absent,
+            "seconds": result.seconds,
+        }
+
+    return {"hello": hello, "evaluate": evaluate, "race": race}

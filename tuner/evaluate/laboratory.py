@@ -1,0 +1,210 @@
+"""Checking, timing and racing candidates on one device, inside the process that may die of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from statistics import median
+
+from kernels.attention import registry
+from kernels.attention.problem import Problem, Specialization
+from kernels.attention.template import Binary, CompileError, OutOfResources, Template
+from tuner.evaluate import peers
+from tuner.evaluate.child import FatalError, note
+from tuner.evaluate.executor import Evaluation, Race
+from tuner.evaluate.failure import describe
+from tuner.evaluate.gate import Gate
+from tuner.evaluate.inputs import Inputs
+from tuner.evaluate.rounds import Lane, interleave
+from tuner.evaluate.stopwatch import Launch, Stopwatch
+from tuner.evaluate.timing import spread, take_samples
+from tuner.trial import Candidate, Measurement, Outcome
+
+
+class Laboratory:
+    """Keeps the inputs of the last problem and the binaries of the last candidates."""
+
+    def __init__(
+        self,
+        device: str,
+        capability: int,
+        stopwatch: Stopwatch,
+        wait: Callable[[], object],
+        get: Callable[[str], Template] = registry.get,
+        peer_launches: Callable[[Inputs], Mapping[str, Launch]] = peers.launches,
+    ) -> None:
+        """
+        Args:
+            device: torch's name of the device.
+            wait: blocks until the device is idle; raises if its context is broken.
+            get: finds a template by name.
+            peer_launches: the peers' launches on some inputs.
+        """
+        self._device = device
+        self._capability = capability
+        self._stopwatch = stopwatch
+        self._wait = wait
+        self._get = get
+        self._peer_launches = peer_launches
+        self._gates: dict[Problem, Gate] = {}
+        self._binary = lru_cache(maxsize=64)(self._compile)
+
+    def evaluate(self, problem: Problem, candidate: Candidate, best_ms: float | None) -> Evaluation:
+        """Gate, timing, and the gate once more on what the last timed launch left.
+
+        Raises:
+            FatalError: the device's context is broken.
+        """
+        began = time.perf_counter()
+
+        def ended(outcome: Outcome, reason: str, result: Measurement | None = None) -> Evaluation:
+            return Evaluation(candidate, outcome, reason, result, time.perf_counter() - began)
+
+        try:
+            gate = self._gate(problem)
+            launch = self._launcher(problem, candidate)
+            verdict = gate.check(launch)
+            if verdict.wrong:
+                return ended(Outcome.WRONG, verdict.wrong)
+            self._stopwatch.sensor.take()
+            timing = take_samples(
+                partial(self._stopwatch, partial(launch, gate.own)),
+                best_ms,
+            )
+            last = gate.check_last()
+        except Exception as error:
+            return ended(*self._blame(error))
+        if last.wrong:
+            return ended(Outcome.WRONG, f"after many launches: {last.wrong}")
+        clock, power = self._stopwatch.sensor.take()
+        measurement = _measurement(problem, timing.samples_ms, verdict.max_diff, clock, power)
+        if timing.pruned and best_ms is not None:
+            ratio = min(timing.samples_ms) / best_ms
+            return ended(Outcome.PRUNED, f"{ratio:.2f} times the best so far", measurement)
+        return ended(Outcome.OK, "", measurement)
+
+    def race(
+        self,
+        problem: Problem,
+        entrants: Sequence[Candidate],
+        rounds: int,
+        without: Sequence[str] = (),
+    ) -> Race:
+        """Interleaved rounds of `entrants` and all peers but those in `without`.
+
+        Entrants pass the gate first. What fails in an orderly way is left out with its reason.
+        Before anything that can crash or hang, a note names it: the number of an entrant, or the
+        name of a peer.
+
+        Raises:
+            FatalError: the device's context is broken.
+        """
+        began = time.perf_counter()
+        note("inputs")
+        gate = self._gate(problem)
+        ours: dict[Candidate, Lane] = {}
+        differences: dict[Candidate, float] = {}
+        dropped: dict[Candidate, str] = {}
+        for index, candidate in enumerate(entrants):
+            note(str(index))
+            try:
+                launch = self._launcher(problem, candidate)
+                verdict = gate.check(launch)
+                if verdict.wrong:
+                    dropped[candidate] = verdict.wrong
+                    continue
+                lane = Lane(str(index), partial(launch, gate.own))
+                lane.prepare(self._stopwatch)
+            except Exception as error:
+                dropped[candidate] = self._blame(error)[1]
+                continue
+            ours[candidate], differences[candidate] = lane, verdict.max_diff
+        theirs: dict[str, Lane] = {}
+        absent: dict[str, str] = {}
+        for name, peer in self._peer_launches(gate.own).items():
+            if name in without:
+                continue
+            note(name)
+            lane = Lane(name, peer)
+            try:
+                lane.prepare(self._stopwatch)
+            except Exception as error:
+                absent[name] = self._blame(error)[1]
+                continue
+            theirs[name] = lane
+        try:
+            interleave([*ours.values(), *theirs.values()], rounds, self._stopwatch, note)
+        except Exception as error:
+            # It ran before; whatever it is, the last note says whose it is.
+            raise FatalError(describe(error)) from error
+        clock, power = self._stopwatch.sensor.take()
+        return Race(
+            entrants={
+                candidate: _measurement(
+                    problem, lane.samples_ms, differences[candidate], clock, power
+                )
+                for candidate, lane in ours.items()
+            },
+            peers={name: tuple(lane.samples_ms) for name, lane in theirs.items()},
+            dropped=dropped,
+            seconds=time.perf_counter() - began,
+            absent=absent,
+        )
+
+    def _gate(self, problem: Problem) -> Gate:
+        if problem not in self._gates:
+            self._gates.clear()  # first, so that both problems' tensors are never there at once
+            self._gates[problem] = Gate(problem, self._device)
+        return self._gates[problem]
+
+    def _compile(self, candidate: Candidate, specialization: Specialization) -> Binary:
+        template = self._get(candidate.template)
+        return template.compile(specialization, candidate.config, self._capability)
+
+    def _launcher(self, problem: Problem, candidate: Candidate) -> Callable[[Inputs], None]:
+        binary = self._binary(candidate, problem.specialization)
+        template = self._get(candidate.template)
+
+        def launch(inputs: Inputs) -> None:
+            q, k, v, out = inputs.q, inputs.k, inputs.v, inputs.out
+            template.launch(binary, q, k, v, out, None, inputs.sm_scale)
+
+        return launch
+
+    def _blame(self, error: Exception) -> tuple[Outcome, str]:
+        """What an exception says of the candidate that was running.
+
+        Raises:
+            FatalError: it broke the device's context, which then fails whatever comes next.
+        """
+        reason = describe(error)
+        try:
+            self._wait()
+        except Exception:
+            raise FatalError(reason) from error
+        name = type(error).__name__  # Triton and torch have exceptions of their own for these
+        if isinstance(error, OutOfResources) or name in ("OutOfResources", "OutOfMemoryError"):
+            return Outcome.OUT_OF_RESOURCES, reason
+        if isinstance(error, CompileError):
+            return Outcome.COMPILE_ERROR, reason
+        return Outcome.CRASHED, reason
+
+
+def _measurement(
+    problem: Problem,
+    samples_ms: Sequence[float],
+    max_diff: float,
+    clock: int | None,
+    power: int | None,
+) -> Measurement:
+    median_ms = median(samples_ms)
+    return Measurement(
+        median_ms=median_ms,
+        spread=spread(samples_ms),
+        samples_ms=tuple(samples_ms),
+        tflops=problem.flops / median_ms * 1e-9,
+        max_diff=max_diff,
+        sm_clock_mhz=clock,
+        power_w=power,
+    )

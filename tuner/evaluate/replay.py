@@ -1,0 +1,189 @@
+"""The executor without a GPU: measurements recorded on another machine, served as if taken now."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import TypeVar
+
+from kernels.attention import registry
+from kernels.attention.problem import Problem
+from tuner.device import has_gpu
+from tuner.evaluate.executor import Compilation, Evaluation, Executor, Race
+from tuner.evaluate.space_file import RecordedSpace, read_space
+from tuner.evaluate.t4 import SUFFIXES, SpaceError
+from tuner.evaluate.timing import spread
+from tuner.trial import Candidate, Origin, Outcome, Trial
+
+T = TypeVar("T")
+
+# Outcomes that a candidate has before it ever runs.
+_COMPILE_OUTCOMES = (Outcome.COMPILE_ERROR, Outcome.SPILLS, Outcome.OUT_OF_RESOURCES)
+_NAMED = 8  # problems that a refusal lists
+
+
+def shipped_spaces() -> Path:
+    """The folder of the spaces that come with the package."""
+    return Path(__file__).resolve().parent.parent / "spaces"
+
+
+class ReplayExecutor(Executor):
+    """Serves the problems of a folder of recorded spaces, all of one target.
+
+    Equal searches see equal figures: nothing here is random, and nothing takes time.
+    """
+
+    origin: Origin = "replay"
+    compile_slots = 1
+    evaluate_slots = 1
+
+    def __init__(self, folder: Path | None = None, hardware_key: str | None = None) -> None:
+        """
+        Args:
+            folder: of the recorded spaces; None: those that come with the package.
+            hardware_key: which hardware's to serve; None: the one with most spaces.
+
+        Raises:
+            SpaceError: a file in it is damaged, or there is none to serve.
+            OSError: it cannot be read.
+        """
+        folder = folder or shipped_spaces()
+        groups: dict[tuple[str, str], list[RecordedSpace]] = defaultdict(list)
+        for path in sorted(folder.iterdir()):
+            if path.name.endswith(SUFFIXES) and not path.name.startswith("."):
+                space = read_space(path)
+                target = space.header.target
+                if hardware_key in (None, target.hardware.key):
+                    groups[target.hardware.key, target.triton].append(space)
+        if not groups:
+            of = f" of {hardware_key}" if hardware_key else ""
+            raise SpaceError(f"{folder} holds no recorded space{of}, so there is nothing to replay")
+        _, chosen = max(groups.items(), key=lambda item: (len(item[1]), item[0]))
+        latest = max(chosen, key=lambda space: space.header.recorded_at)
+        self.target = latest.header.target
+        self._dates = sorted({space.header.recorded_at[:10] for space in chosen})
+        self._spaces: dict[Problem, dict[str, RecordedSpace]] = defaultdict(dict)
+        # The latest of several recordings of one template and problem.
+        for space in sorted(chosen, key=lambda space: space.header.recorded_at):
+            self._spaces[space.header.problem][space.header.template] = space
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """The problems there are recordings of."""
+        return tuple(sorted(self._spaces))
+
+    def announce(self) -> str:
+        first, last = self._dates[0], self._dates[-1]
+        date = first if first == last else f"{first} to {last}"
+        why = "" if has_gpu() else "No GPU here: "
+        text = (
+            f"{why}replaying measurements recorded on {self.target.gpu_name} "
+            f"({self.target.hardware}) on {date}, Triton {self.target.triton}"
+        )
+        changed = self._changed()
+        if changed:
+            text += f"; since then the kernel of {', '.join(changed)} has changed"
+        return f"{text[0].upper()}{text[1:]}."
+
+    def refuse(self, problem: Problem) -> str | None:
+        if problem in self._spaces:
+            return None
+        names = [str(known) for known in self.problems[:_NAMED]]
+        more = len(self._spaces) - len(names)
+        if more:
+            names.append(f"{more} more")
+        return f"{problem} was not recorded, only {', '.join(names)}"
+
+    def template_version(self, problem: Problem, template: str) -> str:
+        space = self._spaces.get(problem, {}).get(template)
+        return "" if space is None else space.header.template_version
+
+    def compile(self, problem: Problem, candidate: Candidate) -> Future[Compilation]:
+        trial = self._trial(problem, candidate)
+        if trial is None:
+            return _done(Compilation(candidate, Outcome.REJECTED, "not recorded"))
+        seconds = trial.compile_s or 0.0
+        hung_or_crashed = trial.outcome in (Outcome.CRASHED, Outcome.TIMEOUT)
+        if trial.outcome in _COMPILE_OUTCOMES or (hung_or_crashed and trial.evaluate_s is None):
+            return _done(
+                Compilation(candidate, trial.outcome, trial.reason, trial.resources, seconds)
+            )
+        return _done(Compilation(candidate, Outcome.OK, "", trial.resources, seconds))
+
+    def evaluate(
+        self,
+        problem: Problem,
+        candidate: Candidate,
+        best_ms: float | None,  # noqa: ARG002 – it ended as it ended
+    ) -> Future[Evaluation]:
+        trial = self._trial(problem, candidate)
+        if trial is None:
+            return _done(Evaluation(candidate, Outcome.REJECTED, "not recorded"))
+        return _done(
+            Evaluation(
+                candidate, trial.outcome, trial.reason, trial.measurement, trial.evaluate_s or 0.0
+            )
+        )
+
+    def race(self, problem: Problem, entrants: Sequence[Candidate], rounds: int) -> Future[Race]:
+        """The recorded samples drawn anew, with replacement: `rounds` of every entrant and peer."""
+        raced, dropped = {}, {}
+        for candidate in entrants:
+            trial = self._trial(problem, candidate)
+            if trial is None or trial.measurement is None:
+                dropped[candidate] = trial.reason if trial else "not recorded"
+                continue
+            recorded = trial.measurement
+            samples = _drawn(str(candidate), recorded.samples_ms, rounds)
+            median_ms = median(samples)
+            raced[candidate] = replace(
+                recorded,
+                median_ms=median_ms,
+                spread=spread(samples),
+                samples_ms=samples,
+                tflops=problem.flops / median_ms * 1e-9,
+            )
+        peers = {
+            name: _drawn(name, samples, rounds)
+            for space in self._spaces.get(problem, {}).values()
+            for name, samples in space.header.peers.items()
+        }
+        return _done(Race(raced, peers, dropped))
+
+    def close(self) -> None:
+        pass
+
+    def _trial(self, problem: Problem, candidate: Candidate) -> Trial | None:
+        space = self._spaces.get(problem, {}).get(candidate.template)
+        return None if space is None else space.trials.get(candidate.config)
+
+    def _changed(self) -> list[str]:
+        recorded: dict[str, set[str]] = defaultdict(set)
+        for spaces in self._spaces.values():
+            for template, space in spaces.items():
+                recorded[template].add(space.header.template_version)
+        return sorted(name for name, versions in recorded.items() if versions != {_version(name)})
+
+
+def _version(template: str) -> str | None:
+    try:
+        return registry.get(template).version
+    except (KeyError, ImportError):
+        return None
+
+
+def _drawn(name: str, samples: Sequence[float], rounds: int) -> tuple[float, ...]:
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+    return tuple(random.Random(seed).choices(samples, k=rounds))
+
+
+def _done(result: T) -> Future[T]:
+    future: Future[T] = Future()
+    future.set_result(result)
+    return future

@@ -1,0 +1,259 @@
+"""Recorded spaces: every config of a template on one problem and target, in one compressed file.
+
+The format is T4 of the autotuning community (JSON; one result per config, failures included), so
+that their tools read our files. What T4 does not name (outcome, reason, template, target, peers)
+stands beside its own fields.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from kernels.attention.config import Config
+from kernels.attention.problem import Problem
+from kernels.attention.template import Resources
+from tuner.evaluate import wire
+from tuner.evaluate.t4 import (
+    INVALIDITY,
+    SCHEMA_VERSION,
+    Result,
+    SpaceError,
+    decompressed,
+    positive,
+    read_results,
+)
+from tuner.evaluate.timing import spread
+from tuner.target import Target
+from tuner.trial import Candidate, Measurement, Outcome, Trial
+
+# The metadata of our files come first and fit in here, so that a folder is listed fast.
+_HEAD_BYTES = 64 << 10
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a space of ours was recorded on, and how."""
+
+    problem: Problem
+    target: Target
+    template: str
+    template_version: str
+    recorded_at: str  # UTC, ISO 8601, when the last trial ended
+    method: str = ""
+    peers: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # ms, by library
+
+
+@dataclass(frozen=True)
+class RecordedSpace:
+    """One file of ours; its results are read when asked for."""
+
+    path: Path
+    header: Header
+
+    @cached_property
+    def trials(self) -> Mapping[Config, Trial]:
+        """A trial per config.
+
+        Raises:
+            SpaceError: the file is damaged.
+        """
+        return {result.config: self._trial(result) for result in read_results(self.path)}
+
+    def _trial(self, result: Result) -> Trial:
+        header, values = self.header, result.measurements
+        resources = measurement = None
+        if "registers" in values:
+            resources = Resources(
+                int(values["registers"]), int(values["spills"]), int(values["shared_memory"])
+            )
+        if result.samples_ms:
+            median_ms = values.get("time") or median(result.samples_ms)
+            measurement = Measurement(
+                median_ms=median_ms,
+                spread=spread(result.samples_ms),
+                samples_ms=result.samples_ms,
+                tflops=header.problem.flops / median_ms * 1e-9,
+                max_diff=values.get("max_diff", math.nan),
+                sm_clock_mhz=_whole(values.get("sm_clock")),
+                power_w=_whole(values.get("power")),
+            )
+        return Trial(
+            problem=header.problem,
+            target=header.target,
+            candidate=Candidate(header.template, result.config),
+            template_version=header.template_version,
+            outcome=result.outcome,
+            origin="replay",
+            measured_at=result.timestamp or header.recorded_at,
+            reason=result.reason,
+            measurement=measurement,
+            resources=resources,
+            compile_s=result.compile_s,
+            evaluate_s=result.evaluate_s,
+        )
+
+
+def file_name(problem: Problem, template: str, target: Target) -> str:
+    """The usual name of a space; only what is inside the file counts."""
+    return f"{str(problem).replace(' ', '-')}.{template}.{target.hardware.key}.json.xz"
+
+
+def write_space(
+    path: Path,
+    trials: Iterable[Trial],
+    peers: Mapping[str, Iterable[float]] | None = None,
+    method: str = "",
+) -> RecordedSpace:
+    """Write the trials of one template on one problem and target; the last one of a config counts.
+
+    What a static rule rejected is left out: the rule rejects it again.
+
+    Args:
+        path: ends in .json.xz, .json.gz or .json.
+        peers: ms per round, by library.
+        method: one sentence on how it was measured.
+
+    Raises:
+        SpaceError: there is no trial, or they are not of one template, problem and target.
+        OSError: the file cannot be written.
+    """
+    kept: dict[str, Trial] = {}
+    for trial in sorted(trials, key=lambda trial: trial.measured_at):
+        if trial.outcome is not Outcome.REJECTED:
+            kept[trial.candidate.config.key] = trial
+    kinds = {(t.problem, t.target, t.candidate.template, t.template_version) for t in kept.values()}
+    if len(kinds) != 1:
+        raise SpaceError(
+            f"{path} cannot be written: {len(kinds)} combinations of problem, target, template and "
+            "version are given, but a space is of exactly one"
+        )
+    problem, target, template, version = kinds.pop()
+    header = Header(
+        problem, target, template, version,
+        recorded_at=max(trial.measured_at for trial in kept.values()),
+        method=method,
+        peers={name: tuple(samples) for name, samples in (peers or {}).items()},
+    )  # fmt: skip
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "metadata": _metadata(header),
+        "results": [_result(kept[key]) for key in sorted(kept)],
+    }
+    data = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+    if path.name.endswith(".xz"):
+        data = lzma.compress(data, preset=9)
+    elif path.name.endswith(".gz"):
+        data = gzip.compress(data, mtime=0)  # no date inside: the same trials, the same bytes
+    temporary = path.with_name(f".{path.name}.part")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+    return RecordedSpace(path, header)
+
+
+def read_space(path: Path) -> RecordedSpace:
+    """A space of ours; reads its head only.
+
+    Raises:
+        SpaceError: the file is none; one sentence.
+        OSError: it cannot be read.
+    """
+    head = decompressed(path, _HEAD_BYTES, whole=False)
+    text = head.decode(errors="replace")
+    try:
+        at = text.index('"metadata":') + len('"metadata":')
+        metadata, _ = json.JSONDecoder().raw_decode(text[at:].lstrip())
+        return RecordedSpace(path, _header(metadata))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        detail = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise SpaceError(f"{path} is no recorded space of ours: {detail}") from None
+
+
+def _metadata(header: Header) -> dict[str, Any]:
+    target = header.target
+    return {
+        "timeunit": "ms",
+        "hardware": target.gpu_name,
+        "problem": wire.problem_to_json(header.problem),
+        "target": wire.target_to_json(target),
+        "template": header.template,
+        "template_version": header.template_version,
+        "recorded_at": header.recorded_at,
+        "method": header.method,
+        "peers": {name: [_short(ms) for ms in samples] for name, samples in header.peers.items()},
+    }
+
+
+def _header(data: Mapping[str, Any]) -> Header:
+    peers = {str(name): tuple(map(positive, ms)) for name, ms in data.get("peers", {}).items()}
+    return Header(
+        problem=wire.problem_from_json(data["problem"]),
+        target=wire.target_from_json(data["target"]),
+        template=str(data["template"]),
+        template_version=str(data["template_version"]),
+        recorded_at=str(data["recorded_at"]),
+        method=str(data.get("method", "")),
+        peers=peers,
+    )
+
+
+def _result(trial: Trial) -> dict[str, Any]:
+    measured, resources = trial.measurement, trial.resources
+    values: list[tuple[str, float | int | None, str]] = []
+    times: dict[str, Any] = {
+        "compilation": _short(1e3 * (trial.compile_s or 0)),
+        "framework": 0,
+        "search_algorithm": 0,
+        "validation": 0,
+    }
+    if trial.evaluate_s is not None:
+        times["benchmark"] = _short(1e3 * trial.evaluate_s)
+    if measured is not None:
+        times["runtimes"] = [_short(ms) for ms in measured.samples_ms]
+        values += [
+            ("time", _short(measured.median_ms), "ms"),
+            ("tflops", _short(measured.tflops), "TFLOP/s"),
+            ("max_diff", _short(measured.max_diff), ""),
+            ("sm_clock", measured.sm_clock_mhz, "MHz"),
+            ("power", measured.power_w, "W"),
+        ]
+    if resources is not None:
+        values += [
+            ("registers", resources.registers, ""),
+            ("spills", resources.spills, "B"),
+            ("shared_memory", resources.shared_memory, "B"),
+        ]
+    result: dict[str, Any] = {
+        "timestamp": trial.measured_at,
+        "configuration": dict(trial.candidate.config),
+        "times": times,
+        "invalidity": INVALIDITY[trial.outcome],
+        "correctness": int(measured is not None),
+        "measurements": [
+            {"name": name, "value": value, "unit": unit}
+            for name, value, unit in values
+            if value is not None
+        ],
+        "objectives": ["time"],
+        "outcome": trial.outcome.value,
+    }
+    if trial.reason:
+        result["reason"] = trial.reason
+    return result
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+def _short(value: float) -> float:
+    """Five digits: a hundredth of the noise, at half the size."""
+    return float(f"{value:.5g}")

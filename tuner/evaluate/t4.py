@@ -1,0 +1,144 @@
+"""Reading T4, the JSON format in which the autotuning community records whole search spaces."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernels.attention.config import Config, Value
+from tuner.trial import Outcome
+
+SUFFIXES = (".json.xz", ".json.gz", ".json")
+SCHEMA_VERSION = "1.0.0"
+
+# Bytes of a file once decompressed; ours and the community's stay below a tenth of that.
+MOST_BYTES = 256 << 20
+
+# How T4 calls the ways in which a config can end.
+INVALIDITY = {
+    Outcome.OK: "correct",
+    Outcome.PRUNED: "correct",
+    Outcome.REJECTED: "constraints",
+    Outcome.COMPILE_ERROR: "compile",
+    Outcome.OUT_OF_RESOURCES: "compile",
+    Outcome.SPILLS: "constraints",
+    Outcome.WRONG: "correctness",
+    Outcome.CRASHED: "runtime",
+    Outcome.TIMEOUT: "timeout",
+}
+# For files that have no outcome of ours.
+_OUTCOME = {
+    "correct": Outcome.OK,
+    "compile": Outcome.COMPILE_ERROR,
+    "runtime": Outcome.CRASHED,
+    "correctness": Outcome.WRONG,
+    "timeout": Outcome.TIMEOUT,
+    "constraints": Outcome.REJECTED,
+}
+# T4 files spell it in several ways, one of them wrong.
+_MILLISECONDS = {
+    "ms": 1.0, "milliseconds": 1.0, "miliseconds": 1.0,
+    "s": 1e3, "seconds": 1e3,
+    "us": 1e-3, "microseconds": 1e-3,
+}  # fmt: skip
+
+
+class SpaceError(ValueError):
+    """A file is no recorded space; the message names it and says why."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One config of a space, ours or the community's."""
+
+    config: Config
+    outcome: Outcome
+    reason: str = ""
+    samples_ms: tuple[float, ...] = ()
+    compile_s: float | None = None
+    evaluate_s: float | None = None
+    timestamp: str = ""
+    measurements: Mapping[str, float] = field(default_factory=dict)  # by T4's names
+
+
+def read_results(path: Path) -> tuple[Result, ...]:
+    """The results of any T4 file, in its order.
+
+    Raises:
+        SpaceError: the file is none; one sentence.
+        OSError: it cannot be read.
+    """
+    data = decompressed(path, MOST_BYTES, whole=True)
+    try:
+        document = json.loads(data)
+        scale = _MILLISECONDS[str(document.get("metadata", {}).get("timeunit", "ms"))]
+        return tuple(_parse(result, scale) for result in document["results"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        detail = f"{error} is missing or unknown" if isinstance(error, KeyError) else error
+        raise SpaceError(f"{path} is no recorded space: {detail}") from None
+
+
+def decompressed(path: Path, limit: int, whole: bool) -> bytes:
+    """At most `limit` bytes of a file's content; more is an error where all of it is wanted."""
+    try:
+        if path.name.endswith(".xz"):
+            with lzma.open(path) as file:
+                data = file.read(limit + 1)
+        elif path.name.endswith(".gz"):
+            with gzip.open(path) as file:
+                data = file.read(limit + 1)
+        else:
+            with path.open("rb") as file:
+                data = file.read(limit + 1)
+    except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise SpaceError(f"{path} is damaged: {error}") from None
+    if whole and len(data) > limit:
+        raise SpaceError(f"{path} holds more than {limit >> 20} MiB, which no recorded space does")
+    return data[:limit]
+
+
+def _parse(data: Mapping[str, Any], scale: float) -> Result:
+    times = data.get("times", {})
+    outcome = data.get("outcome")
+    values = {
+        str(entry["name"]): float(entry["value"])
+        for entry in data.get("measurements", ())
+        if isinstance(entry["value"], (int, float))  # a failure's "time" is the name of an error
+    }
+    if "time" in values:
+        values["time"] *= scale
+    result = Result(
+        config=Config({str(name): _value(value) for name, value in data["configuration"].items()}),
+        outcome=_OUTCOME[data["invalidity"]] if outcome is None else Outcome(outcome),
+        reason=str(data.get("reason", "")),
+        samples_ms=tuple(scale * positive(ms) for ms in times.get("runtimes", ())),
+        compile_s=_seconds(times.get("compilation"), scale),
+        evaluate_s=_seconds(times.get("benchmark"), scale),
+        timestamp=str(data.get("timestamp", "")),
+        measurements=values,
+    )
+    if result.outcome in (Outcome.OK, Outcome.PRUNED) and not result.samples_ms:
+        raise ValueError(f"a config that is {result.outcome.value} has no runtimes")
+    return result
+
+
+def _value(value: object) -> Value:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, (bool, int, str)) else str(value)
+
+
+def positive(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e12:
+        raise ValueError(f"a time is {value!r}, but must be a number above 0")
+    return float(value)
+
+
+def _seconds(value: object, scale: float) -> float | None:
+    return value * scale / 1e3 if isinstance(value, (int, float)) else None

@@ -1,0 +1,95 @@
+"""How many launches, how many samples, when to stop: the arithmetic of timing, without a GPU."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+# A sample is the mean of several launches that last about this long together: long enough to bury
+# the resolution of CUDA events (0.5 µs) and the first launch's latency.
+SAMPLE_MS = 5.0
+LEAST_LAUNCHES = 3
+WARM_UP_MS = 15.0
+SAMPLES = 7
+
+# Single launches this many times slower than the best end the timing before it began.
+HOPELESS = 2.0
+# Two samples this many times slower end it; drift and power capping stay within 5 % or so.
+CLEARLY_SLOW = 1.25
+# From four samples on a one-sided t-test at 1 % decides whether the mean is slower by more than
+# this: what is closer may win the finals, where rounds are interleaved.
+SLOWER = 1.05
+_T_99 = {4: 4.541, 5: 3.747, 6: 3.365, 7: 3.143, 8: 2.998}  # by number of samples
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Samples in ms per launch, and whether they were cut short."""
+
+    samples_ms: tuple[float, ...]
+    pruned: bool
+
+    @property
+    def median_ms(self) -> float:
+        return statistics.median(self.samples_ms)
+
+    @property
+    def spread(self) -> float:
+        return spread(self.samples_ms)
+
+
+def spread(samples: Sequence[float]) -> float:
+    """Interquartile range over the median; 0 for fewer than two samples."""
+    if len(samples) < 2:
+        return 0.0
+    low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
+    return (high - low) / middle
+
+
+def launches_per_sample(launch_ms: float, sample_ms: float = SAMPLE_MS) -> int:
+    """How many launches of `launch_ms` each fill a sample."""
+    return max(LEAST_LAUNCHES, math.ceil(sample_ms / max(launch_ms, 1e-3)))
+
+
+def slower(samples: Sequence[float], best_ms: float | None) -> bool:
+    """Whether samples so far say that a candidate is clearly slower than `best_ms`."""
+    count = len(samples)
+    if best_ms is None or count < 2:
+        return False
+    if min(samples) > CLEARLY_SLOW * best_ms:
+        return True
+    if count not in _T_99:
+        return False
+    error = statistics.stdev(samples) / math.sqrt(count)
+    return statistics.fmean(samples) - _T_99[count] * error > SLOWER * best_ms
+
+
+def take_samples(sample: Callable[[int], float], best_ms: float | None) -> Timing:
+    """Time a launch that ran before.
+
+    Args:
+        sample: runs so many launches and returns the ms that one took.
+        best_ms: the fastest candidate so far; timing stops early once this one is clearly slower.
+    """
+    first = sample(1)
+    if best_ms is not None and first > HOPELESS * best_ms:
+        second = sample(1)
+        if second > HOPELESS * best_ms:
+            return Timing((first, second), pruned=True)
+        first = second
+    first = min(first, sample(launches_per_sample(first, WARM_UP_MS)))
+    launches = launches_per_sample(first)
+    samples: list[float] = []
+    while len(samples) < SAMPLES:
+        samples.append(sample(launches))
+        if len(samples) < SAMPLES and slower(samples, best_ms):
+            return Timing(tuple(samples), pruned=True)
+    return Timing(tuple(samples), pruned=False)
+
+
+def rotated(count: int, round_index: int) -> list[int]:
+    """The order of `count` entrants in a round: each goes first equally often, so that none always
+    follows the same power draw or finds the same neighbour's data in L2."""
+    return [(position + round_index) % count for position in range(count)]
