@@ -99,8 +99,9 @@ class Exploration:
         try:
             while self._submit():
                 now = time.monotonic()
+                under_way = [*self._evaluating, *self._compiling]
                 done, _ = wait(
-                    [*self._compiling, *self._evaluating],
+                    under_way,
                     timeout=self._time_left(began),
                     return_when=FIRST_COMPLETED,
                 )
@@ -109,8 +110,9 @@ class Exploration:
                     self.seconds = replace(self.seconds, waiting=self.seconds.waiting + waited)
                 if not done:
                     return  # time is up
-                for future in done:
-                    self._collect(future, observer, began)
+                for future in under_way:  # in the order of submission: the same seed, the same run
+                    if future in done:
+                        self._collect(future, observer, began)
         finally:
             self._abandon()
 

@@ -1,0 +1,149 @@
+"""What of the runtime needs no GPU: validation, import cost, fake kernel, the snapshot."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the runtime is torch's")
+
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+
+import tuner  # noqa: E402
+from tuner.validation import validate  # noqa: E402
+
+
+def cuda(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
+    """A tensor that says it is on a GPU; only inside a FakeTensorMode."""
+    return torch.empty(shape, dtype=dtype, device="cuda")
+
+
+@pytest.fixture
+def fake():  # noqa: ANN201
+    with FakeTensorMode():
+        yield
+
+
+def test_the_fake_kernel_promises_shape_dtype_and_strides(fake: None) -> None:
+    q = cuda(2, 128, 4, 64).transpose(1, 2)  # BSHD storage
+    out = tuner.custom_attention_forward(q, q, q)
+    assert (out.shape, out.dtype, out.stride()) == (q.shape, q.dtype, q.stride())
+    v = cuda(2, 4, 128, 32)
+    assert tuner.custom_attention_forward(q, q, v).shape == (2, 4, 128, 32)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "sentence"),
+    [
+        ({"q": [[1.0]]}, TypeError, "q is a list, but must be a torch.Tensor"),
+        ({"q": ("shape", 2, 3, 4)}, ValueError, "q has 3 dimensions, but must have 4"),
+        ({"k": ("dtype", torch.bfloat16)}, TypeError, "k is torch.bfloat16, but must have q's"),
+        ({"q": ("dtype", torch.float32)}, TypeError, "k is torch.float16, but must have q's"),
+        ({"q": ("dtype", torch.int32)}, TypeError, "q is torch.int32"),
+        ({"v": ("device", "cpu")}, ValueError, "v is on cpu, but must be on a CUDA device"),
+        ({"k": ("shape", 3, 4, 16, 64)}, ValueError, "k has batch 3"),
+        ({"k": ("shape", 2, 4, 16, 32)}, ValueError, "k has headdim 32, but must have q's"),
+        ({"v": ("shape", 2, 4, 17, 64)}, ValueError, r"v has \(nheads, seqlen\) \(4, 17\)"),
+        ({"k": ("shape", 2, 3, 16, 64), "v": ("shape", 2, 3, 16, 64)}, ValueError, "k has 3 heads"),
+        ({"causal": 1}, TypeError, "causal is 1, but must be True or False"),
+        ({"causal": None}, TypeError, "causal is None"),
+        ({"sm_scale": "0.5"}, TypeError, "sm_scale is '0.5'"),
+        ({"sm_scale": True}, TypeError, "sm_scale is True"),
+        ({"sm_scale": float("nan")}, ValueError, "sm_scale is nan, but must be finite"),
+        ({"sm_scale": float("inf")}, ValueError, "sm_scale is inf"),
+    ],
+)
+def test_bad_arguments_get_one_sentence(
+    fake: None, change: dict, error: type[Exception], sentence: str
+) -> None:
+    arguments = {name: cuda(2, 4, 16, 64) for name in "qkv"} | {"causal": True, "sm_scale": None}
+    for name, value in change.items():
+        if isinstance(value, tuple):
+            kind, *rest = value
+            if kind == "shape":
+                value = cuda(*rest)
+            elif kind == "dtype":
+                value = cuda(2, 4, 16, 64, dtype=rest[0])
+            else:
+                value = torch.empty(2, 4, 16, 64, dtype=torch.float16, device=rest[0])
+        arguments[name] = value
+    with pytest.raises(error, match=sentence) as caught:
+        validate(**arguments)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(error, match=sentence):
+        tuner.custom_attention_forward(**arguments)
+
+
+def test_an_unknown_keyword_is_refused(fake: None) -> None:
+    q = cuda(1, 1, 16, 64)
+    with pytest.raises(TypeError, match="dropout"):
+        tuner.custom_attention_forward(q, q, q, dropout=0.1)
+
+
+def test_the_scale_defaults_to_one_over_the_root_of_headdim(fake: None) -> None:
+    q = cuda(1, 1, 16, 64)
+    assert validate(q, q, q, True, None) == 64**-0.5
+    assert validate(q, q, q, True, 0) == 0.0
+    assert validate(q, q, q, True, -3) == -3.0
+
+
+_IMPORT = """
+import sys
+import tuner
+loaded = {"optuna", "typer", "alembic", "torch", "triton", "sqlalchemy", "rich"} & set(sys.modules)
+assert not loaded, loaded
+from tuner import custom_attention_forward
+loaded = {"optuna", "typer", "alembic", "rich", "pydantic"} & set(sys.modules)
+assert not loaded, loaded
+import torch
+assert not torch.cuda.is_initialized()
+"""
+
+
+def test_importing_loads_no_tuning_library_and_makes_no_context() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", _IMPORT], capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == 0, result.stderr
+
+
+_BROKEN = """
+import os, sys
+os.environ["TUNER_DB"] = sys.argv[1]
+from tuner.snapshot import Snapshot
+from kernels.attention.problem import Problem
+from tuner.target import Hardware, Target
+import logging
+logging.basicConfig(level=logging.WARNING)
+snapshot = Snapshot.load()
+target = Target(Hardware(90, 132, 80, 700), "x", "3.6.0", "2.11.0", "0")
+print(snapshot.resolve(target, Problem.on_grid(128, 4096, True)).source)
+loaded = {"optuna", "typer", "alembic", "pydantic"} & set(sys.modules)
+assert not loaded, loaded
+"""
+
+
+@pytest.mark.parametrize("kind", ["missing", "directory", "garbage", "truncated"])
+def test_a_broken_database_never_raises_into_a_forward(tmp_path, kind: str) -> None:  # noqa: ANN001
+    path = tmp_path / "configs.db"
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "garbage":
+        path.write_bytes(b"not a database at all" * 100)
+    elif kind == "truncated":
+        from tuner.store.database import Store
+
+        with Store.open(path):
+            pass
+        path.write_bytes(path.read_bytes()[:5000])
+    before = path.read_bytes() if path.is_file() else None
+    result = subprocess.run(
+        [sys.executable, "-c", _BROKEN, str(path)], capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split()[-1] in ("exact", "nearest", "stale", "default")
+    if kind in ("garbage", "truncated"):
+        assert str(path) in result.stderr  # said in the log
+    assert (path.read_bytes() if path.is_file() else None) == before
