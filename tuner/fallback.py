@@ -35,4 +35,3 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) ->
     return functional.scaled_dot_product_attention(
         q, k, v, is_causal=causal, scale=sm_scale, enable_gqa=k.shape[1] != q.shape[1]
     )
-

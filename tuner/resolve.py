@@ -97,9 +97,7 @@ def _near(record: Record, target: Target, problem: Problem) -> Resolution | None
     if not usable(record.candidate, problem, target.hardware.capability):
         return None
     source, reason = _judge(record, target, problem)
-    return Resolution(
-        source, record.candidate, reason, record, seqlen_ratio, batch_heads_ratio
-    )
+    return Resolution(source, record.candidate, reason, record, seqlen_ratio, batch_heads_ratio)
 
 
 def _judge(record: Record, target: Target, problem: Problem) -> tuple[Source, str]:

@@ -61,9 +61,9 @@ def custom_attention_forward(
     """
     scale = validate(q, k, v, causal, sm_scale)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        out: Tensor = _Differentiable.apply(q, k, v, causal, scale, strict)
+        out: Tensor = _Differentiable.apply(q, k, v, causal, scale, strict)  # type: ignore[no-untyped-call]
         return out
-    return torch.ops.attention_tuner.forward(q, k, v, causal, scale, strict)
+    return _operator(q, k, v, causal, scale, strict)
 
 
 def lookup(
@@ -183,7 +183,9 @@ def _find_plan(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> _Plan:
         return _Plan(None, None, f"the inputs are {q.dtype}, templates take float16 and bfloat16")
     batch, heads, seqlen_q, headdim = q.shape
     if v.shape[3] != headdim:
-        return _Plan(None, None, f"v has headdim {v.shape[3]} and q {headdim}, no template takes both")
+        return _Plan(
+            None, None, f"v has headdim {v.shape[3]} and q {headdim}, no template takes both"
+        )
     target = device.detect(q.device.index)
     try:
         problem = Problem(
@@ -230,26 +232,24 @@ class _Differentiable(torch.autograd.Function):
     """Our forward; SDPA's backward by recomputation."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         context: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float, strict: bool
     ) -> Tensor:
         context.save_for_backward(q, k, v)
         context.causal, context.sm_scale = causal, sm_scale
-        out: Tensor = torch.ops.attention_tuner.forward(q, k, v, causal, sm_scale, strict)
+        out: Tensor = _operator(q, k, v, causal, sm_scale, strict)
         return out
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         needed = context.needs_input_grad[:3]
         with torch.enable_grad():
-            inputs = [
+            q, k, v = inputs = [
                 tensor.detach().requires_grad_(need)
                 for tensor, need in zip(context.saved_tensors, needed)
             ]
-            out = fallback.attention(*inputs, context.causal, context.sm_scale)
-        found = iter(
-            torch.autograd.grad(out, [t for t in inputs if t.requires_grad], gradients[0])
-        )
+            out = fallback.attention(q, k, v, context.causal, context.sm_scale)
+        found = iter(torch.autograd.grad(out, [t for t in inputs if t.requires_grad], gradients[0]))
         return (*(next(found) if need else None for need in needed), None, None, None)
 
 
@@ -259,8 +259,6 @@ _library.define(
     "forward(Tensor q, Tensor k, Tensor v, bool causal, float sm_scale, bool strict) -> Tensor"
 )
 _library.impl("forward", _forward, "CUDA")
-
-
-@torch.library.register_fake("attention_tuner::forward", lib=_library)
-def _(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float, strict: bool) -> Tensor:
-    return _like(q, v)
+# What torch.compile and torch.export see: shape, dtype and strides.
+_library.impl("forward", lambda q, _k, v, *_: _like(q, v), "Meta")
+_operator = torch.ops.attention_tuner.forward.default

@@ -28,7 +28,9 @@ def validate(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float | No
                 "(batch, nheads, seqlen, headdim)"
             )
         if tensor.dtype not in _FLOATS:
-            raise TypeError(f"{name} is {tensor.dtype}, but must be torch.float16 or torch.bfloat16")
+            raise TypeError(
+                f"{name} is {tensor.dtype}, but must be torch.float16 or torch.bfloat16"
+            )
         if not tensor.is_cuda:
             raise ValueError(f"{name} is on {tensor.device}, but must be on a CUDA device")
     for name, tensor in (("k", k), ("v", v)):
@@ -50,13 +52,11 @@ def validate(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float | No
             f"{(k.shape[1], k.shape[2])}"
         )
     if k.shape[1] != q.shape[1] and (k.shape[1] == 0 or q.shape[1] % k.shape[1] != 0):
-        raise ValueError(
-            f"k has {k.shape[1]} heads, but their number must divide q's {q.shape[1]}"
-        )
+        raise ValueError(f"k has {k.shape[1]} heads, but their number must divide q's {q.shape[1]}")
     if not isinstance(causal, bool):
         raise TypeError(f"causal is {causal!r}, but must be True or False")
     if sm_scale is None:
-        return float(q.shape[3]) ** -0.5
+        return 1 / math.sqrt(q.shape[3])
     if isinstance(sm_scale, bool) or not isinstance(sm_scale, (int, float)):
         raise TypeError(f"sm_scale is {sm_scale!r}, but must be a number or None")
     if not math.isfinite(sm_scale):

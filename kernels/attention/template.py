@@ -65,9 +65,7 @@ class Template(ABC):
         """Every parameter with its choices, in a fixed order; before any static rule."""
 
     @abstractmethod
-    def reject(
-        self, specialization: Specialization, config: Config, capability: int
-    ) -> str | None:
+    def reject(self, specialization: Specialization, config: Config, capability: int) -> str | None:
         """The reason why `config` cannot run or cannot be fast, by rule alone; None if it may.
 
         Also the guard for configs that come from a database or a file: one that is not in the space

@@ -16,7 +16,7 @@ NEWER_TRITON = replace(H100, triton="3.9.0")
 pytestmark = pytest.mark.usefixtures("toy")
 
 
-def source(records: list, what=None, target=H100) -> str:  # noqa: ANN001
+def source(records: list, what=None, target=H100) -> str:
     return resolve(records, target, what or problem(4096)).source
 
 

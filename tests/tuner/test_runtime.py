@@ -21,7 +21,7 @@ def cuda(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
 
 
 @pytest.fixture
-def fake():  # noqa: ANN201
+def fake():
     with FakeTensorMode():
         yield
 
@@ -126,7 +126,7 @@ assert not loaded, loaded
 
 
 @pytest.mark.parametrize("kind", ["missing", "directory", "garbage", "truncated"])
-def test_a_broken_database_never_raises_into_a_forward(tmp_path, kind: str) -> None:  # noqa: ANN001
+def test_a_broken_database_never_raises_into_a_forward(tmp_path, kind: str) -> None:
     path = tmp_path / "configs.db"
     if kind == "directory":
         path.mkdir()

@@ -23,7 +23,7 @@ def draw(*shape: int, dtype: torch.dtype = torch.float16, seed: int = 0) -> list
     return [torch.randn(shape, dtype=dtype, device="cuda") for _ in range(3)]
 
 
-def expected(q, k, v, causal: bool = True, scale: float | None = None) -> torch.Tensor:  # noqa: ANN001
+def expected(q, k, v, causal: bool = True, scale: float | None = None) -> torch.Tensor:
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         return torch.nn.functional.scaled_dot_product_attention(
             q.float(), k.float(), v.float(), is_causal=causal, scale=scale,

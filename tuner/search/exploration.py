@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from datetime import datetime, timezone
 from math import log2
+from typing import Any
 
 from kernels.attention import registry
 from kernels.attention.problem import Problem
@@ -99,7 +100,7 @@ class Exploration:
         try:
             while self._submit():
                 now = time.monotonic()
-                under_way = [*self._evaluating, *self._compiling]
+                under_way: list[Future[Any]] = [*self._evaluating, *self._compiling]
                 done, _ = wait(
                     under_way,
                     timeout=self._time_left(began),
@@ -136,13 +137,10 @@ class Exploration:
             self._compiling[self.executor.compile(self.problem, candidate)] = candidate
         return bool(self._compiling or self._evaluating or self._ready)
 
-    def _collect(
-        self, future: Future[Compilation] | Future[Evaluation], observer: Observer, began: float
-    ) -> None:
+    def _collect(self, future: Future[Any], observer: Observer, began: float) -> None:
         if future in self._compiling:
-            del self._compiling[future]  # type: ignore[arg-type]
-            compiled = future.result()
-            assert isinstance(compiled, Compilation)
+            del self._compiling[future]
+            compiled: Compilation = future.result()
             self.seconds = replace(
                 self.seconds, compiling=self.seconds.compiling + compiled.seconds
             )
@@ -151,9 +149,8 @@ class Exploration:
             else:
                 self._end(compiled, None, observer, began)
         else:
-            compiled = self._evaluating.pop(future)  # type: ignore[arg-type]
-            evaluated = future.result()
-            assert isinstance(evaluated, Evaluation)
+            compiled = self._evaluating.pop(future)
+            evaluated: Evaluation = future.result()
             self.seconds = replace(
                 self.seconds, evaluating=self.seconds.evaluating + evaluated.seconds
             )
@@ -227,7 +224,8 @@ class Exploration:
         return max(0.0, self._deadline - reserve - time.monotonic())
 
     def _abandon(self) -> None:
-        for future in [*self._compiling, *self._evaluating]:
+        under_way: list[Future[Any]] = [*self._compiling, *self._evaluating]
+        for future in under_way:
             future.cancel()
         self._compiling.clear()
         self._evaluating.clear()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from kernels.attention import registry
@@ -21,6 +21,7 @@ from tuner.trial import Candidate, Outcome, Trial
 
 if TYPE_CHECKING:
     import optuna
+    from optuna.distributions import BaseDistribution
 
 # Suggestions asked in vain before one unseen candidate is drawn at random instead. On a space that
 # is nearly used up a sampler would otherwise repeat itself for ever. Fewer for gp, which takes
@@ -153,7 +154,7 @@ class Proposals:
         prefixed = {f"{candidate.template}.{name}": v for name, v in candidate.config.items()}
         return {"template": candidate.template, **prefixed}
 
-    def _distributions(self, template: str) -> Mapping[str, Any]:
+    def _distributions(self, template: str) -> dict[str, BaseDistribution]:
         from optuna.distributions import CategoricalDistribution
 
         return {

@@ -82,7 +82,9 @@ def _record(
         measurement=measurement,
         origin=executor.origin,
         measured_at=utc_now(),
-        default_ms=race.entrants[default].median_ms if default in race.entrants else None,
+        default_ms=race.entrants[default].median_ms
+        if default and default in race.entrants
+        else None,
         margin=verdict.margin,
         rivals=tuple(
             Rival(str(c), race.entrants[c].median_ms, race.entrants[c].spread)

@@ -34,9 +34,7 @@ class ToyTemplate(Template):
             "flag": (False, True),
         }
 
-    def reject(
-        self, specialization: Specialization, config: Config, capability: int
-    ) -> str | None:
+    def reject(self, specialization: Specialization, config: Config, capability: int) -> str | None:
         space = self.space(specialization)
         if list(config) != sorted(space) or any(config[n] not in space[n] for n in space):
             return "not in the space"

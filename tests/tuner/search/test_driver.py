@@ -24,11 +24,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def run(executor: ToyExecutor, store: Store, *problems, inherited=(), **options):  # noqa: ANN001, ANN201
+def run(executor: ToyExecutor, store: Store, *problems, inherited=(), **options):
     events: list[Event] = []
-    results = search(
-        problems or [P], executor, store, inherited, Options(**options), events.append
-    )
+    results = search(problems or [P], executor, store, inherited, Options(**options), events.append)
     return results, events
 
 
@@ -90,7 +88,9 @@ def test_one_config_more_is_one_trial_more(
     run(executor, store, sampler="exhaustive")
     before = set(executor.evaluated)
     space = toy.space(P.specialization)
-    monkeypatch.setattr(ToyTemplate, "space", lambda self, s: {**space, "BLOCK_N": (16, 32, 64, 128, 8)})
+    monkeypatch.setattr(
+        ToyTemplate, "space", lambda self, s: {**space, "BLOCK_N": (16, 32, 64, 128, 8)}
+    )
     real = ToyTemplate.reject
     monkeypatch.setattr(
         ToyTemplate,
@@ -142,9 +142,7 @@ def test_everything_fails(executor: ToyExecutor, store: Store) -> None:
     assert dict(ended.reasons) == {"wrong: it was wrong": 12}
 
 
-def test_the_default_is_kept_where_nothing_beats_it(
-    executor: ToyExecutor, store: Store
-) -> None:
+def test_the_default_is_kept_where_nothing_beats_it(executor: ToyExecutor, store: Store) -> None:
     executor.latency = lambda problem, config: 1.0
     (found,), _ = run(executor, store, trials=15)
     assert found is not None
