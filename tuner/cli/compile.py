@@ -12,7 +12,7 @@ import typer
 
 from tuner.cli import options
 from tuner.cli.failure import CommandError
-from tuner.cli.options import Causal, Dtype, Hdim, Json, Template
+from tuner.cli.options import Causal, Dtype, Hdim, Jobs, Json, Template
 
 if TYPE_CHECKING:
     from kernels.attention.problem import Specialization
@@ -20,15 +20,23 @@ if TYPE_CHECKING:
 
 
 def compile_space(
-    sm: Annotated[int, typer.Option(metavar="NN", help="Compute capability, 90 for sm_90.")] = 90,
+    sm: Annotated[
+        int,
+        typer.Option(
+            metavar="NN", parser=options.whole_number, help="Compute capability, 90 for sm_90."
+        ),
+    ] = 90,
     hdim: Hdim = None,
     causal: Causal = None,
     dtype: Dtype = None,
     template: Template = None,
-    jobs: Annotated[
-        int | None, typer.Option(help="Compilers at once; one per core by default.")
+    jobs: Jobs = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", parser=options.whole_number, help="Only the first configs of each space."
+        ),
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="Only the first configs of each space.")] = None,
     as_json: Json = False,
 ) -> None:
     """Compile every feasible config for a target, without a GPU, and say what each uses."""
@@ -36,8 +44,6 @@ def compile_space(
     from kernels.attention.problem import HEADDIMS, Specialization
 
     asked = options.shapes(hdim, causal=causal, dtype=dtype)
-    options.at_least_one("--jobs", jobs)
-    options.at_least_one("--limit", limit)
     templates = options.templates(template)
     if sm not in capability.supported():
         known = ", ".join(map(str, capability.supported()))

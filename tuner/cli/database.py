@@ -40,7 +40,7 @@ def show(
         print(json.dumps([encode(record) for record in records]))
         return
 
-    from tuner.cli.tables import console, records_table
+    from tuner.cli.tables import console, print_records
 
     out = console()
     by_target: dict[str, list[Record]] = {}
@@ -49,7 +49,7 @@ def show(
         title = f"{on.gpu_name} ({on.hardware}), Triton {on.triton}"
         by_target.setdefault(title, []).append(record)
     for title, of_target in by_target.items():
-        out.print(records_table(title, of_target))
+        print_records(out, title, of_target)
     if not records:
         out.print("No record fits; `tuner search` makes some.")
 

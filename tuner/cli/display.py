@@ -44,6 +44,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.trials = 0  # new ones
+        self.refusal = ""  # why a problem was not searched that has no record either
         self.seconds = Seconds()
 
     def __call__(self, event: Event) -> None:
@@ -51,6 +52,8 @@ class Watch:
             self.trials += 1
         elif isinstance(event, ProblemEnded):
             self.seconds = _add(self.seconds, event.seconds)
+        elif isinstance(event, ProblemSkipped) and event.record is None:
+            self.refusal = event.reason
         self.show(event)
 
     def say(self, sentence: str) -> None:
@@ -148,7 +151,8 @@ def _heading(event: ProblemStarted) -> str:
 
 def _line(event: Event) -> str:
     if isinstance(event, ProblemSkipped):
-        return f"[{event.index + 1}/{event.count}] {event.problem}: {event.reason}"
+        reason = event.reason.removeprefix(f"{event.problem} ")
+        return f"[{event.index + 1}/{event.count}] {event.problem}: {reason}"
     if isinstance(event, ProblemStarted):
         known = f", {event.known} known" if event.known else ""
         return (

@@ -56,10 +56,12 @@ def lookup(
         )
         return
 
-    from tuner.cli.tables import console
+    from tuner.cli.tables import console, print_line
 
     out = console()
-    out.print(f"target   {chosen.gpu_name} ({chosen.hardware}), Triton {chosen.triton}: {origin}")
+    print_line(
+        out, f"target   {chosen.gpu_name} ({chosen.hardware}), Triton {chosen.triton}: {origin}"
+    )
     for problem, resolution in found:
         record = resolution.record
         lines = [
@@ -84,4 +86,4 @@ def lookup(
             ]
         out.print()
         for name, text in lines:
-            out.print(f"{name:<8} {text}", markup=False)
+            print_line(out, f"{name:<8} {text}")

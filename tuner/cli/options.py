@@ -13,6 +13,23 @@ import typer
 from kernels.attention.problem import DTYPES, GRID_SEQLENS, HEADDIMS, Problem
 from tuner.cli.failure import CommandError
 
+
+def whole_number(value: str | int) -> int:
+    """A number of at least 1, as Typer's parser of an option, which it also gives the default."""
+    text = str(value)
+    if not re.fullmatch(r"\s*[0-9]+\s*", text) or int(text) < 1:
+        raise typer.BadParameter(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def natural_number(value: str | int) -> int:
+    """A number of at least 0, as Typer's parser of an option, which it also gives the default."""
+    text = str(value)
+    if not re.fullmatch(r"\s*[0-9]+\s*", text):
+        raise typer.BadParameter(f"{text!r} is not a whole number of at least 0")
+    return int(text)
+
+
 Hdim = Annotated[
     list[str] | None,
     typer.Option("--hdim", metavar="N", help="Head dimension; repeat, or separate by commas."),
@@ -31,11 +48,27 @@ Dtype = Annotated[
 ]
 Batch = Annotated[
     int | None,
-    typer.Option("--batch", help="Batch size; 16384 tokens in all if not given."),
+    typer.Option(
+        "--batch",
+        metavar="N",
+        parser=whole_number,
+        help="Batch size; 16384 tokens in all if not given.",
+    ),
 ]
 Heads = Annotated[
     int | None,
-    typer.Option("--heads", help="Number of heads; hidden size 2048 if not given."),
+    typer.Option(
+        "--heads",
+        metavar="N",
+        parser=whole_number,
+        help="Number of heads; hidden size 2048 if not given.",
+    ),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs", metavar="N", parser=whole_number, help="Compilers at once; by default by cores."
+    ),
 ]
 Template = Annotated[
     list[str] | None,
@@ -124,8 +157,8 @@ def shapes(
         whole_numbers("--seqlen", seqlen),
         causal,
         _dtypes(dtype),
-        at_least_one("--batch", batch),
-        at_least_one("--heads", heads),
+        batch,
+        heads,
     )
 
 
@@ -142,13 +175,6 @@ def whole_numbers(option: str, texts: Sequence[str] | None) -> tuple[int, ...] |
             )
         numbers.append(int(text))
     return tuple(dict.fromkeys(numbers))
-
-
-def at_least_one(option: str, number: int | None) -> int | None:
-    """`number`, if it is not below 1."""
-    if number is not None and number < 1:
-        raise CommandError(f"{option} is {number}, but must be a whole number of at least 1")
-    return number
 
 
 def seconds(option: str, text: str | None) -> float | None:

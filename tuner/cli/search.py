@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tuner.cli import options
-from tuner.cli.failure import warn
+from tuner.cli.failure import CommandError, warn
 from tuner.cli.options import (
     Batch,
     Causal,
@@ -31,7 +31,12 @@ def search(
     batch: Batch = None,
     heads: Heads = None,
     trials: Annotated[
-        int | None, typer.Option(help="Trials per problem, those of earlier searches included.")
+        int | None,
+        typer.Option(
+            metavar="N",
+            parser=options.whole_number,
+            help="Trials per problem, those of earlier searches included.",
+        ),
     ] = None,
     budget: Annotated[
         str | None,
@@ -40,7 +45,10 @@ def search(
     sampler: Annotated[
         str, typer.Option(metavar="NAME", help="tpe, gp, random or exhaustive.")
     ] = "tpe",
-    seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(metavar="N", parser=options.natural_number, help="Seed of the sampler."),
+    ] = 0,
     template: Template = None,
     force: Annotated[
         bool, typer.Option("--force", help="Search what has a fresh record, and measure anew.")
@@ -58,38 +66,40 @@ def search(
     Everything measured is kept as it comes: the same command resumes an interrupted search.
     """
     asked = options.shapes(hdim, seqlen, causal, dtype, batch, heads)
-    options.at_least_one("--trials", trials)
     budget_s = options.seconds("--budget", budget)
     templates = options.templates(template)
 
     from tuner.cli.display import watching
+    from tuner.cli.executors import executor_for
     from tuner.cli.jsonform import json_form
-    from tuner.cli.tables import console, records_table, time_line
-    from tuner.evaluate.backend import open_executor
+    from tuner.cli.tables import console, print_records, time_line
     from tuner.search import driver, samplers
     from tuner.store.layers import Layers
 
     options.one_of("--sampler", sampler, samplers.NAMES)
     settings = driver.Options(trials, budget_s, sampler, seed, force, templates)
     problems = asked.grid()
-    with open_executor(backend, spaces) as executor, Layers.open(db) as layers:
+    with executor_for(backend, spaces) as executor, Layers.open(db) as layers:
         with watching(as_json) as watch:
             watch.say(executor.announce())
+            if asked.seqlens is None:
+                # Of a whole grid, whatever this executor has: nobody named what it refuses.
+                problems = [p for p in problems if executor.refuse(p) is None] or problems
             try:
-                records = driver.search(
+                results = driver.search(
                     problems, executor, layers.store, layers.standing(), settings, watch
                 )
             except KeyboardInterrupt:
-                warn(
-                    f"interrupted; {watch.trials} new trials are kept in {layers.store.location}, "
-                    "and the same command resumes"
-                )
+                kept = f"{watch.trials} new trials are kept in {layers.store.location}"
+                warn(f"interrupted; {kept}, and the same command resumes")
                 raise typer.Exit(130) from None
-        found = [record for record in records if record is not None]
+        records = [record for record in results if record is not None]
         if as_json:
-            print(json.dumps({"event": "done", **json_form(watch.seconds), "records": len(found)}))
-            return
-        out = console()
-        if found:
-            out.print(records_table(f"Records on {executor.target.gpu_name}", found))
-        out.print(time_line(watch.seconds))
+            done = {"event": "done", "seconds": watch.seconds, "records": records}
+            print(json.dumps(json_form(done)))
+        elif records:
+            out = console()
+            print_records(out, f"Records on {executor.target.gpu_name}", records)
+            out.print(time_line(watch.seconds, executor.origin))
+    if not records:
+        raise CommandError(watch.refusal or "no candidate succeeded, so nothing was recorded")

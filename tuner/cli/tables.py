@@ -7,11 +7,12 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from tuner.record import Record
 from tuner.search.events import Seconds
+from tuner.trial import Origin
 
 # Where the output is no terminal, nobody's window bounds it: wide enough for a row a line.
 _FILE_WIDTH = 200
@@ -32,25 +33,28 @@ def table(title: str, *columns: str, left: Sequence[str] = ()) -> Table:
     """An empty table; columns are aligned to the right but for those in `left`."""
     result = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        result.add_column(column, justify="left" if column in left else "right", overflow="fold")
+        justify: JustifyMethod = "left" if column in left else "right"
+        result.add_column(column, justify=justify, no_wrap=column == "problem", overflow="fold")
     return result
 
 
-def records_table(title: str, records: Iterable[Record]) -> Table:
-    """Winners, and how they compare with the default and the peers of the same rounds."""
+def print_records(out: Console, title: str, records: Iterable[Record]) -> None:
+    """Winners, how they compare with the default and the peers of the same rounds, and below that
+    their configs, which are too long for a column."""
     records = list(records)
     peers = sorted({peer.name for record in records for peer in record.peers})
-    result = table(
+    rows = table(
         title,
-        "problem", "TFLOP/s", "ms", "spread", "vs default",
+        "problem",
+        *("TFLOP/s", "ms", "spread", "vs default"),
         *(f"vs {peer}" for peer in peers),
-        "margin", "config", "from",
-        left=("problem", "config", "from"),
-    )  # fmt: skip
+        *("margin", "from"),
+        left=("problem", "from"),
+    )
     for record in records:
         ours = record.measurement
         beside = {peer.name: peer.median_ms for peer in record.peers}
-        result.add_row(
+        rows.add_row(
             str(record.problem),
             f"{ours.tflops:.0f}",
             f"{ours.median_ms:.4g}",
@@ -58,10 +62,17 @@ def records_table(title: str, records: Iterable[Record]) -> Table:
             ratio(record.default_ms, ours.median_ms),
             *(ratio(beside.get(peer), ours.median_ms) for peer in peers),
             "–" if record.margin is None else f"{record.margin:.1%}",
-            str(record.candidate),
             f"{record.origin} {record.measured_at[:10]}",
         )
-    return result
+    out.print(rows)
+    width = max(len(str(record.problem)) for record in records)
+    for record in records:
+        print_line(out, f" {record.problem!s:<{width}}  {record.candidate}")
+
+
+def print_line(out: Console, text: str) -> None:
+    """A line as it is: not wrapped, nothing in it taken for markup."""
+    out.print(text, markup=False, soft_wrap=True)
 
 
 def ratio(theirs_ms: float | None, ours_ms: float) -> str:
@@ -69,10 +80,12 @@ def ratio(theirs_ms: float | None, ours_ms: float) -> str:
     return "–" if theirs_ms is None else f"{theirs_ms / ours_ms:.2f}×"
 
 
-def time_line(seconds: Seconds) -> str:
+def time_line(seconds: Seconds, origin: Origin) -> str:
     """Where the time of a search went."""
+    parts = f"evaluating {seconds.evaluating:.0f} s, compiling {seconds.compiling:.0f} CPU seconds"
+    if origin == "replay":
+        return f"{seconds.wall:.1f} s in all; when this was recorded, {parts}"
     return (
-        f"{seconds.wall:.0f} s in all: evaluating {seconds.evaluating:.0f} s, finals "
-        f"{seconds.finals:.0f} s, waiting for the compiler {seconds.waiting:.0f} s; compiling took "
-        f"{seconds.compiling:.0f} CPU seconds beside that"
+        f"{seconds.wall:.0f} s in all: {parts} beside that, finals {seconds.finals:.0f} s, waiting "
+        f"for the compiler {seconds.waiting:.0f} s"
     )

@@ -1,0 +1,100 @@
+"""`tuner show`, `stale`, `export` and `import`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+Run = Callable[..., Any]
+
+
+def test_show_lists_problems_with_their_configs(tuner: Run, searched: Path) -> None:
+    said = tuner("show", "--db", searched, "--hdim", "256", "--seqlen", "512")
+    assert "D256 S512 causal fp16 B32 H8" in said.out
+    assert "portable(BLOCK_M=" in said.out
+    assert "NVIDIA H100 80GB HBM3" in said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "causals"),
+    [((), [False, True]), (("--causal",), [True]), (("--seqlen", "7"), []), (("--heads", "9"), [])],
+)
+def test_filters(tuner: Run, searched: Path, words: tuple[str, ...], causals: list[bool]) -> None:
+    records = tuner("show", "--db", searched, "--hdim", "256", "--json", *words).json
+    replayed = [r["problem"]["causal"] for r in records if r["origin"] == "replay"]
+    assert replayed == causals
+
+
+def test_show_all_has_the_replaced_ones_too(tuner: Run, searched: Path, spaces: Path) -> None:
+    words = ("--spaces", spaces, "--db", searched, "--hdim", "256", "--trials", "11", "--causal")
+    assert tuner("search", *words).status == 0
+    of = ("--db", searched, "--hdim", "256", "--seqlen", "512", "--causal", "--json")
+    standing = [r for r in tuner("show", *of).json if r["origin"] == "replay"]
+    every = [r for r in tuner("show", "--all", *of).json if r["origin"] == "replay"]
+    assert (len(standing), len(every)) == (1, 2)
+    assert standing[0]["supersedes"] == [r["uid"] for r in every if r != standing[0]]
+
+
+def test_show_of_nothing_says_so(tuner: Run) -> None:
+    said = tuner("show", "--hdim", "999")
+    assert said.status == 0
+    assert "tuner search" in said.out
+
+
+def test_export_follows_its_schema(tuner: Run, searched: Path) -> None:
+    schema = tuner("export", "--schema").json
+    document = tuner("export", "--db", searched).json
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(document, schema)
+    assert len(document["records"]) >= 2
+
+
+def test_export_and_import_round_trip(tuner: Run, searched: Path, tmp_path: Path) -> None:
+    file, other = tmp_path / "records.json", tmp_path / "other.db"
+    assert tuner("export", "--db", searched, "--hdim", "256", "-o", file).status == 0
+    count = len(json.loads(file.read_text())["records"])
+    first = tuner("import", file, "--db", other)
+    assert first.out.startswith(f"{count} new, 0 already there")
+    again = tuner("import", file, "--db", other)
+    assert again.out.startswith(f"0 new, {count} already there")
+    assert tuner("export", "--db", other, "--hdim", "256").out == file.read_text()
+    report = tuner("import", file, "--db", tmp_path / "third.db", "--json").json
+    assert len(report["added"]) == len(report["now_standing"]) == count
+    assert report["replaced"] == []
+
+
+def test_import_checks_every_file_before_it_touches_the_database(
+    tuner: Run, searched: Path, tmp_path: Path
+) -> None:
+    good, bad, other = tmp_path / "good.json", tmp_path / "bad.json", tmp_path / "other.db"
+    tuner("export", "--db", searched, "-o", good)
+    bad.write_text(good.read_text().replace('"headdim": 256', '"headdim": -256'))
+    said = tuner("import", good, bad, "--db", other)
+    assert said.status == 2
+    assert "bad.json" in said.err
+    assert "headdim" in said.err
+    assert not other.exists()
+
+
+def test_stale_lists_records_of_another_kernel(
+    tuner: Run, searched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.resolve.current", lambda record: record.problem.causal)
+    listed = tuner("stale", "--db", searched, "--json").json
+    older = [e["record"]["problem"] for e in listed if "older portable kernel" in e["reason"]]
+    assert {"causal": False, "seqlen": 512}.items() <= older[0].items()
+    assert not any(problem["causal"] for problem in older)
+
+
+def test_stale_names_the_other_triton(
+    tuner: Run, searched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.device._version", lambda distribution: "9.9.9")
+    listed = tuner("stale", "--db", searched, "--json").json
+    assert any("here is 9.9.9" in entry["reason"] for entry in listed)
+    assert "here is 9.9.9" in tuner("stale", "--db", searched).out

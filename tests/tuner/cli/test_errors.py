@@ -1,0 +1,175 @@
+"""Bad input: one sentence that names the option and the value, exit code 2, nothing touched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.cli import app as application
+
+Run = Callable[..., Any]
+
+# words, and what the sentence must hold
+BAD = [
+    (("search", "--hdim", "-3"), ("--hdim", "'-3'", "at least 1")),
+    (("search", "--hdim", "64,x"), ("--hdim", "'x'", "whole number")),
+    (("search", "--hdim", "1.5"), ("--hdim", "'1.5'")),
+    (("search", "--hdim", ""), ("--hdim", "''")),
+    (("search", "--seqlen", "0"), ("--seqlen", "'0'", "at least 1")),
+    (("search", "--batch", "0"), ("--batch", "0", "at least 1")),
+    (("search", "--batch", "many"), ("--batch", "'many'")),
+    (("search", "--heads", "-1"), ("--heads", "-1", "at least 1")),
+    (("search", "--dtype", "fp32"), ("--dtype", "'fp32'", "fp16, bf16")),
+    (("search", "--trials", "0"), ("--trials", "0", "at least 1")),
+    (("search", "--budget", "abc"), ("--budget", "'abc'", "60s")),
+    (("search", "--budget", "0s"), ("--budget", "'0s'", "above zero")),
+    (("search", "--budget", "-5s"), ("--budget", "'-5s'")),
+    (("search", "--sampler", "psychic"), ("--sampler", "'psychic'", "tpe", "exhaustive")),
+    (("search", "--seed", "x"), ("--seed", "'x'")),
+    (("search", "--template", "nope"), ("--template", "'nope'", "portable")),
+    (("search", "--backend", "tpu"), ("--backend", "'tpu'", "cuda, replay")),
+    (("search", "--spaces", "/no/such"), ("--spaces", "/no/such", "folder")),
+    (("search", "--backend", "cuda", "--spaces", "."), ("--spaces", "--backend")),
+    (("search", "stray"), ("stray",)),
+    (("search", "--hdin", "64"), ("--hdin",)),
+    (("lookup",), ("--hdim", "missing")),
+    (("lookup", "--hdim", "64"), ("--seqlen", "missing")),
+    (
+        ("lookup", "--hdim", "64", "--seqlen", "8", "--target", "abacus"),
+        ("--target", "'abacus'", "sm_NN"),
+    ),
+    (("lookup", "--hdim", "80", "--seqlen", "8", "--target", "sm_90"), ("D80",)),
+    (("show", "--dtype", "int8"), ("--dtype", "'int8'", "fp16, bf16")),
+    (("export", "--format", "xml"), ("--format", "'xml'", "json")),
+    (("export", "-o", "/no/such/folder/file"), ("/no/such/folder/file",)),
+    (("import",), ("FILE",)),
+    (("import", "/no/such.json"), ("/no/such.json",)),
+    (("compile", "--sm", "12"), ("--sm", "12", "90")),
+    (("compile", "--jobs", "0"), ("--jobs", "0", "at least 1")),
+    (("compile", "--limit", "-1"), ("--limit", "-1", "at least 1")),
+    (("record", "--hdim", "64"), ("--seqlen", "missing")),
+    (("no-such-command",), ("no-such-command",)),
+]
+
+
+@pytest.mark.parametrize(("words", "named"), BAD, ids=lambda value: " ".join(value))
+def test_one_sentence(
+    tuner: Run, tmp_path: Path, words: tuple[str, ...], named: tuple[str, ...]
+) -> None:
+    said = tuner(*words)
+    assert said.status == 2
+    assert said.out == ""
+    assert said.err.startswith("tuner: ")
+    assert said.err.count("\n") == 1
+    for text in named:
+        assert text in said.err
+
+
+@pytest.fixture
+def database(searched: Path) -> Path:
+    return searched
+
+
+@pytest.mark.parametrize(
+    "words",
+    [words for words, _ in BAD if words[0] in ("search", "show", "lookup", "export", "import")],
+    ids=" ".join,
+)
+def test_the_database_is_untouched(tuner: Run, database: Path, words: tuple[str, ...]) -> None:
+    before = database.read_bytes()
+    assert tuner(*words, "--db", database).status == 2
+    assert database.read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ["show", "export", "search", "import", "stale"])
+def test_a_database_that_is_none(tuner: Run, spaces: Path, tmp_path: Path, command: str) -> None:
+    garbage, empty = tmp_path / "garbage.db", tmp_path / "records.json"
+    garbage.write_bytes(b"not a database, but long enough to be mistaken for one " * 99)
+    tuner("export", "--hdim", "999", "-o", empty)
+    more = {"search": ("--spaces", spaces, "--hdim", "256"), "import": (empty,)}.get(command, ())
+    for bad in (garbage, tmp_path):
+        said = tuner(command, "--db", bad, *more)
+        assert said.status == 2
+        assert str(bad) in said.err.splitlines()[-1]
+    assert garbage.read_bytes().startswith(b"not a database")
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1, 2", b"\xff\xfe\x00", b'{"version": 99}'])
+def test_import_of_garbage(tuner: Run, tmp_path: Path, content: bytes) -> None:
+    file, db = tmp_path / "garbage.json", tmp_path / "mine.db"
+    file.write_bytes(content)
+    said = tuner("import", file, "--db", db)
+    assert said.status == 2
+    assert "garbage.json" in said.err
+    assert not db.exists()
+
+
+def test_a_folder_of_spaces_without_any(tuner: Run, tmp_path: Path) -> None:
+    said = tuner("search", "--spaces", tmp_path, "--db", tmp_path / "mine.db")
+    assert said.status == 2
+    assert "no recorded space" in said.err
+    assert not (tmp_path / "mine.db").exists()
+
+
+def test_debug_shows_the_traceback(child: Run) -> None:
+    assert "Traceback" not in child("search", "--hdim", "x").err
+    for words in (("--debug", "search"), ("search", "--debug")):
+        said = child(*words, "--hdim", "x")
+        assert "Traceback" in said.err
+        assert said.status != 0
+
+
+def test_a_fault_of_ours_is_told_from_theirs(tuner: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object, **more: object) -> None:
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr("tuner.store.exchange.export_document", broken)
+    said = tuner("export")
+    assert said.status == 1
+    assert "AssertionError: a bug" in said.err
+    assert "--debug" in said.err
+
+
+def test_help_names_every_sampler(tuner: Run) -> None:
+    from tuner.search.samplers import NAMES
+
+    said = tuner("search", "--help")
+    assert all(name in said.out for name in NAMES)
+
+
+def test_ctrl_c_says_what_is_kept(spaces: Path, tmp_path: Path) -> None:
+    words = ("search", "--spaces", spaces, "--db", tmp_path / "mine.db", "--hdim", "256")
+    code = (
+        "import tuner.evaluate.replay as replay, time\n"
+        "evaluate = replay.ReplayExecutor.evaluate\n"
+        "def slowly(*words): time.sleep(0.2); return evaluate(*words)\n"
+        "replay.ReplayExecutor.evaluate = slowly\n"
+        "from tuner.cli import main; main()"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, words)],
+        cwd=Path(__file__).parents[3], stderr=subprocess.PIPE, text=True, env=os.environ,
+    )  # fmt: skip
+    assert child.stderr is not None
+    for line in child.stderr:
+        if "trial 2/" in line:
+            break
+    time.sleep(0.1)
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=20)
+    assert child.returncode == 130
+    assert "Traceback" not in said
+    assert "trials are kept in" in said
+    assert "the same command resumes" in said
+
+
+def test_main_is_the_entry_point() -> None:
+    assert callable(application.main)

@@ -1,0 +1,69 @@
+"""`tuner lookup`: which config, from where, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner import cuda_driver
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_driver, "target", lambda: None)
+
+
+@pytest.fixture
+def lookup(tuner: Run, searched: Path) -> Run:
+    return lambda *words: tuner("lookup", "--db", searched, "--hdim", "256", "--causal", *words)
+
+
+@pytest.mark.parametrize(
+    ("seqlen", "more", "source"),
+    [
+        ("512", ("--batch", "32"), "exact"),
+        ("513", ("--batch", "32"), "nearest"),
+        ("512", ("--batch", "32", "--target", "sm_90"), "family"),
+        ("512", ("--batch", "32", "--target", "sm_80"), "default"),
+    ],
+)
+def test_sources(lookup: Run, seqlen: str, more: tuple[str, ...], source: str) -> None:
+    (found,) = lookup("--seqlen", seqlen, "--target", "H100", *more, "--json").json["lookups"]
+    assert found["source"] == source
+    assert found["reason"]
+
+
+def test_it_explains_in_words(lookup: Run) -> None:
+    said = lookup("--seqlen", "700", "--target", "sm90-132x-80gib-700w")
+    assert said.status == 0
+    for word in (
+        "config   portable(",
+        "source   nearest",
+        "why      ",
+        "1.37× in seqlen",
+        "record ",
+    ):
+        assert word in said.out
+
+
+def test_without_a_gpu_the_target_is_that_of_the_records(lookup: Run) -> None:
+    said = lookup("--seqlen", "512")
+    assert "that of the records, since there is no GPU here" in said.out
+    assert "H100" in said.out
+
+
+def test_on_a_gpu_the_target_is_that_gpu(lookup: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.tuner.cli.conftest import H100
+
+    monkeypatch.setattr(cuda_driver, "target", lambda: H100)
+    assert "the GPU of this machine" in lookup("--seqlen", "512").out
+
+
+def test_several_at_once(tuner: Run, searched: Path) -> None:
+    words = ("--hdim", "64,128", "--seqlen", "512,1000", "--target", "sm_90", "--json")
+    assert len(tuner("lookup", "--db", searched, *words).json["lookups"]) == 8

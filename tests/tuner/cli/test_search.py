@@ -1,0 +1,91 @@
+"""`tuner search` by replay, from an empty database to a table of records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.evaluate.replay import shipped_spaces
+from tuner.evaluate.t4 import SUFFIXES
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def search(tuner: Run, spaces: Path, tmp_path: Path) -> Run:
+    """A search of what is recorded, with 20 trials, in a database of its own."""
+    words = ("--spaces", spaces, "--db", tmp_path / "mine.db", "--hdim", "256", "--seqlen", "512")
+    return lambda *more: tuner("search", *words, "--trials", "20", *more)
+
+
+def test_it_says_first_that_it_replays_and_ends_with_the_table(search: Run) -> None:
+    said = search()
+    assert said.status == 0
+    assert "replaying measurements recorded on NVIDIA H100" in said.err.splitlines()[0]
+    assert "TFLOP/s" in said.out
+    assert "D256 S512 causal fp16 B32 H8" in said.out
+    assert "D256 S512 full fp16 B32 H8" in said.out
+    assert "vs cudnn" in said.out
+    assert "vs default" in said.out
+    assert "CPU seconds" in said.out.splitlines()[-1]
+
+
+def test_progress_without_a_terminal_is_lines(search: Run) -> None:
+    lines = search("--causal").err.splitlines()
+    assert any("20 trials of" in line for line in lines)
+    assert any("trial 20/20: best" in line and " left" in line for line in lines)
+    assert any("interleaved rounds" in line for line in lines)
+
+
+def test_the_same_command_again_tries_nothing(search: Run) -> None:
+    search()
+    again = search()
+    assert again.status == 0
+    assert again.err.count("fresh record") == 2
+    assert "trial " not in again.err
+
+
+def test_more_trials_go_on_from_those_there_are(search: Run) -> None:
+    search("--causal", "--json")
+    started = search("--causal", "--json", "--trials", "30").json_lines[1]
+    assert (started["event"], started["known"], started["trials"]) == ("started", 20, 10)
+
+
+def test_force_searches_again(search: Run) -> None:
+    search("--causal")
+    assert "trial 20/20" in search("--causal", "--force").err
+
+
+def test_json_lines(search: Run) -> None:
+    lines = search("--causal", "--json").json_lines
+    kinds = [line["event"] for line in lines]
+    assert kinds == ["note", "started", *["trial"] * 20, "finals", "ended", "done"]
+    (record,) = lines[-1]["records"]
+    assert record["origin"] == "replay"
+    assert record["problem"]["seqlen"] == 512
+    assert sum(lines[-2]["counts"].values()) == 20
+
+
+def test_what_was_not_recorded_is_refused_by_name(search: Run) -> None:
+    said = search("--batch", "3")
+    assert said.status == 2
+    assert "was not recorded" in said.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("sampler", ["random", "exhaustive"])
+def test_samplers(search: Run, sampler: str) -> None:
+    assert search("--causal", "--sampler", sampler).status == 0
+
+
+def test_the_shipped_spaces(tuner: Run) -> None:
+    if not any(path.name.endswith(SUFFIXES) for path in shipped_spaces().iterdir()):
+        pytest.skip("none are shipped yet")
+    words = ("--backend", "replay", "--hdim", "128", "--seqlen", "8192", "--causal")
+    said = tuner("search", *words, "--trials", "15")
+    assert said.status == 0, said.err
+    assert "D128 S8192 causal" in said.out
+    again = tuner("search", *words, "--trials", "15")
+    assert "fresh record" in again.err

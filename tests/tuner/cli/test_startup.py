@@ -1,0 +1,96 @@
+"""What the commands without a GPU cost, and that they work where torch and Triton do not exist."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+LIGHT = {
+    "help": ("--help",),
+    "help of a command": ("search", "--help"),
+    "version": ("--version",),
+    "show": ("show",),
+    "lookup": ("lookup", "--hdim", "128", "--seqlen", "3000", "--target", "sm_90"),
+    "export": ("export",),
+}
+
+
+@pytest.mark.parametrize("words", LIGHT.values(), ids=LIGHT.keys())
+def test_light_commands_import_nothing_heavy(child: Run, words: tuple[str, ...]) -> None:
+    said = child(*words)
+    assert said.status == 0, said.err
+    assert said.imported == []
+
+
+@pytest.mark.parametrize("words", LIGHT.values(), ids=LIGHT.keys())
+def test_light_commands_answer_within_a_second(child: Run, words: tuple[str, ...]) -> None:
+    def seconds() -> float:
+        start = time.perf_counter()
+        child(*words)
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(3)) < 1
+
+
+def test_search_by_replay_needs_neither_torch_nor_triton(
+    child: Run, spaces: Path, tmp_path: Path
+) -> None:
+    words = ("--spaces", spaces, "--db", tmp_path / "mine.db", "--hdim", "256", "--trials", "12")
+    said = child("search", *words)
+    assert said.status == 0, said.err
+    assert "torch" not in said.imported
+    assert "triton" not in said.imported
+
+
+@pytest.mark.parametrize(
+    "words",
+    [*LIGHT.values(), ("stale",), ("doctor",)],
+    ids=[*LIGHT.keys(), "stale", "doctor"],
+)
+def test_where_torch_and_triton_do_not_exist(child: Run, words: tuple[str, ...]) -> None:
+    said = child(*words, blocked="torch,triton")
+    assert said.status == 0, said.err
+
+
+def test_search_where_torch_and_triton_do_not_exist(
+    child: Run, spaces: Path, tmp_path: Path
+) -> None:
+    words = ("--spaces", spaces, "--db", tmp_path / "mine.db", "--hdim", "256", "--trials", "12")
+    said = child("search", *words, blocked="torch,triton")
+    assert said.status == 0, said.err
+    assert "D256 S512 causal" in said.out
+
+
+def test_compile_where_triton_does_not_exist_is_one_sentence(child: Run) -> None:
+    said = child("compile", "--hdim", "64", blocked="triton")
+    assert said.status == 2
+    assert said.err.count("\n") == 1
+    assert "Triton" in said.err
+
+
+def test_the_installed_command(tmp_path: Path) -> None:
+    command = Path(sys.executable).with_name("tuner")
+    if not command.exists():
+        pytest.skip("attention-tuner is not installed beside pytest")
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stdout.startswith("tuner ")
+
+
+def test_output_may_be_cut_off(tmp_path: Path) -> None:
+    code = "from tuner.cli import main; main()"
+    done = subprocess.run(
+        f"{sys.executable} -c '{code}' export --schema | head -c 10",
+        shell=True, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False,
+        env=os.environ,
+    )  # fmt: skip
+    assert done.stderr == ""

@@ -1,0 +1,76 @@
+"""Measuring whole spaces, to be replayed where there is no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from kernels.attention.problem import Problem
+from tuner.evaluate.executor import Executor
+from tuner.evaluate.space_file import file_name, write_space
+from tuner.record import Record
+from tuner.search import driver
+from tuner.search.events import Observer
+from tuner.store.database import Store
+
+ROUNDS = 15
+
+
+def record_spaces(
+    problems: Sequence[Problem],
+    executor: Executor,
+    store: Store,
+    folder: Path,
+    templates: tuple[str, ...] | None,
+    observer: Observer,
+) -> list[Path]:
+    """Try every feasible config of every problem, and write one file per problem and template.
+
+    Trials go to `store` as they end: an interrupted recording goes on where it stopped.
+
+    Raises:
+        StoreError: the database cannot be written.
+        SpaceError, OSError: a file cannot be written.
+    """
+    settings = driver.Options(sampler="exhaustive", templates=templates, rounds=ROUNDS)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for problem in problems:
+        (record,) = driver.search([problem], executor, store, [], settings, observer)
+        if record is not None:
+            written += _write(problem, record, executor, store, folder)
+    return written
+
+
+def _write(
+    problem: Problem, record: Record, executor: Executor, store: Store, folder: Path
+) -> list[Path]:
+    target = executor.target
+    trials = [
+        trial
+        for trial in store.trials(
+            problem,
+            hardware=target.hardware,
+            triton=target.triton,
+            origin=executor.origin,
+        )
+        if trial.template_version == executor.template_version(problem, trial.candidate.template)
+    ]
+    # Once more for the samples of the peers, of which the record keeps only the median.
+    race = executor.race(problem, [record.candidate], ROUNDS).result()
+    method = (
+        "medians of CUDA-event rounds after a correctness gate against fp32; slower configs were "
+        "stopped early; one process per GPU"
+    )
+    paths = []
+    for template in dict.fromkeys(trial.candidate.template for trial in trials):
+        # A driver or torch that was upgraded midway leaves trials of both: the later ones count.
+        of_template = [
+            trial
+            for trial in trials
+            if trial.candidate.template == template and trial.target == target
+        ]
+        path = folder / file_name(problem, template, target)
+        write_space(path, of_template, race.peers, method)
+        paths.append(path)
+    return paths
