@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -261,4 +262,4 @@ _library.define(
 _library.impl("forward", _forward, "CUDA")
 # What torch.compile and torch.export see: shape, dtype and strides.
 _library.impl("forward", lambda q, _k, v, *_: _like(q, v), "Meta")
-_operator = torch.ops.attention_tuner.forward.default
+_operator: Callable[..., Tensor] = torch.ops.attention_tuner.forward.default
