@@ -1,0 +1,157 @@
+"""Draw the README's picture and print its table, from the records of a database.
+
+    python scripts/draw_results.py configs.db --output docs/tuned.svg
+
+Needs matplotlib. Figures are medians of interleaved rounds in which ours and PyTorch's backends
+took turns on one card; whiskers are interquartile ranges.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import tuner  # noqa: F401  (makes kernels.attention importable)
+from kernels.attention.problem import GRID_SEQLENS, HEADDIMS, Problem
+from tuner.record import Record, standing
+from tuner.store import Store
+
+HEADLINES = ((64, 4096), (128, 8192), (256, 16384))
+PEERS = {"cudnn": "cuDNN", "fa2": "FlashAttention-2"}
+COLOURS = {"ours": "#76b900", "cudnn": "#444444", "fa2": "#b0b0b0"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("database", type=Path)
+    parser.add_argument("--output", type=Path, help="where the picture goes; none: the table only")
+    parser.add_argument("--dtype", default="fp16", choices=("fp16", "bf16"))
+    arguments = parser.parse_args()
+    with Store.read_only(arguments.database) as store:
+        records = [
+            record
+            for record in standing(store.records()).values()
+            if record.problem.dtype == arguments.dtype and record.origin == "cuda"
+        ]
+    if not records:
+        parser.error(f"{arguments.database} holds no measured {arguments.dtype} records")
+    print(table(records))
+    if arguments.output:
+        arguments.output.parent.mkdir(parents=True, exist_ok=True)
+        draw(records, arguments.output)
+
+
+def table(records: Sequence[Record]) -> str:
+    """Markdown: the headline shapes, causal, TFLOP/s, and what each ratio to the best peer is."""
+    lines = [
+        "| shape (causal) | ours | cuDNN | FlashAttention-2 | ours / best of them | config |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for headdim, seqlen in HEADLINES:
+        record = find(records, headdim, seqlen, causal=True)
+        if record is None:
+            continue
+        peers = {peer.name: peer for peer in record.peers}
+        cells = [
+            with_spread(record.problem, peers[name].median_ms, peers[name].spread)
+            if name in peers
+            else "–"
+            for name in PEERS
+        ]
+        ratio = (
+            f"{min(p.median_ms for p in record.peers) / record.measurement.median_ms:.2f}"
+            if record.peers
+            else "–"
+        )
+        ours = with_spread(record.problem, record.measurement.median_ms, record.measurement.spread)
+        lines.append(
+            f"| {record.problem} | **{ours}** | {' | '.join(cells)} | {ratio} "
+            f"| {record.candidate.config} |"
+        )
+    targets = {
+        (r.target.gpu_name, r.target.triton, r.target.torch, r.target.driver) for r in records
+    }
+    for gpu, triton, torch, driver in sorted(targets):
+        dates = sorted(r.measured_at[:10] for r in records)
+        lines.append("")
+        lines.append(
+            f"{gpu}, Triton {triton}, torch {torch}, driver {driver}, {dates[0]} to {dates[-1]}; "
+            "TFLOP/s, median of interleaved rounds ± half the interquartile range."
+        )
+    return "\n".join(lines)
+
+
+def with_spread(problem: Problem, median_ms: float, spread: float) -> str:
+    tflops = problem.flops / median_ms / 1e9
+    return f"{tflops:.0f} ± {tflops * spread / 2:.0f}"
+
+
+def find(records: Sequence[Record], headdim: int, seqlen: int, causal: bool) -> Record | None:
+    return next(
+        (
+            r
+            for r in records
+            if (r.problem.headdim, r.problem.seqlen, r.problem.causal) == (headdim, seqlen, causal)
+        ),
+        None,
+    )
+
+
+def draw(records: Sequence[Record], output: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    pyplot.rcParams["svg.hashsalt"] = "attention-tuner"  # the same records, the same file
+    pyplot.rcParams["font.size"] = 9
+    figure, axes = pyplot.subplots(2, 3, figsize=(10, 5.2), sharex=True, sharey=True)
+    for row, causal in enumerate((True, False)):
+        for column, headdim in enumerate(HEADDIMS):
+            panel(axes[row][column], records, headdim, causal)
+    axes[0][0].legend(frameon=False, loc="upper left", fontsize=8)
+    for axis in axes[1]:
+        axis.set_xlabel("seqlen (16384 tokens, hidden size 2048)")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("TFLOP/s")
+    target = records[0].target
+    figure.suptitle(
+        f"Attention forward, {records[0].problem.dtype}, {target.gpu_name}, "
+        f"Triton {target.triton}, torch {target.torch}"
+    )
+    figure.tight_layout()
+    figure.savefig(output, metadata={"Date": None} if output.suffix == ".svg" else None)
+
+
+def panel(axis, records: Sequence[Record], headdim: int, causal: bool) -> None:  # type: ignore[no-untyped-def]
+    shown = [r for s in GRID_SEQLENS if (r := find(records, headdim, s, causal)) is not None]
+    series = [("ours", [(r.measurement.median_ms, r.measurement.spread) for r in shown])]
+    for name in PEERS:
+        timings = [{p.name: (p.median_ms, p.spread) for p in r.peers}.get(name) for r in shown]
+        series.append((name, timings))
+    width = 0.27
+    for offset, (name, timings) in zip((-width, 0.0, width), series):
+        bars = [
+            (position, record.problem.flops / timing[0] / 1e9, timing[1])
+            for position, (record, timing) in enumerate(zip(shown, timings))
+            if timing is not None
+        ]
+        axis.bar(
+            [position + offset for position, _, _ in bars],
+            [tflops for _, tflops, _ in bars],
+            width,
+            yerr=[tflops * spread / 2 for _, tflops, spread in bars],
+            error_kw={"elinewidth": 0.6},
+            color=COLOURS[name],
+            label="attention-tuner" if name == "ours" else PEERS[name],
+        )
+    axis.set_xticks(range(len(shown)), [str(r.problem.seqlen) for r in shown])
+    axis.set_title(f"headdim {headdim}, {'causal' if causal else 'full'}", fontsize=9)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(axis="y", linewidth=0.3)
+    axis.set_axisbelow(True)
+
+
+if __name__ == "__main__":
+    main()
