@@ -56,7 +56,7 @@ def show(
 
 def stale(db: Database = None, as_json: Json = False) -> None:
     """List records of another Triton or an older kernel than those here: tune them again."""
-    from tuner.device import _version as installed_version
+    from tuner.device import installed_version
     from tuner.resolve import current
 
     triton = installed_version("triton")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -23,8 +24,49 @@ from tuner.cli.options import (
 )
 
 
-def bench() -> None:
-    """Compare with SDPA."""
+def bench(
+    hdim: Hdim = None,
+    seqlen: Seqlen = None,
+    causal: Causal = None,
+    dtype: Dtype = None,
+    batch: Batch = None,
+    heads: Heads = None,
+    rounds: Annotated[
+        int,
+        typer.Option(
+            metavar="N", parser=options.whole_number, help="Interleaved rounds of us and peers."
+        ),
+    ] = 7,
+    db: Database = None,
+    as_json: Json = False,
+) -> None:
+    """Measure attention as callers get it beside SDPA: the headline shapes, or those named."""
+    asked = options.shapes(hdim, seqlen, causal, dtype, batch, heads)
+
+    from tuner.cli.executors import needs_gpu
+
+    needs_gpu("bench")
+
+    from tuner import bench as benchmark
+    from tuner.runtime import use
+
+    if asked.headdims and asked.seqlens:
+        problems = asked.named()
+    else:
+        problems = asked.variants(benchmark.HEADLINE)
+    if db is not None:
+        use(db)
+    report = benchmark.bench(problems=problems, rounds=rounds)
+    if as_json:
+        print(json.dumps(report.to_json()))
+    else:
+        from tuner.cli.bench_table import print_bench
+        from tuner.cli.tables import console
+
+        print_bench(console(), report)
+    if not all(row.correct for row in report.rows):
+        warn("a result differs from SDPA by more than rounding explains")
+        raise typer.Exit(1)
 
 
 def record(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -137,6 +137,30 @@ class Shapes:
             self.batch,
             self.heads,
         )
+
+    def variants(self, problems: Iterable[Problem]) -> list[Problem]:
+        """`problems` of the headdims and seqlens that were given, in the masks, dtypes, batch and
+        heads that were.
+
+        Raises:
+            CommandError: none is left.
+        """
+        found = [
+            replace(
+                problem,
+                causal=problem.causal if self.causal is None else self.causal,
+                dtype=dtype,
+                batch=self.batch or problem.batch,
+                heads=self.heads or problem.heads,
+            )
+            for problem in problems
+            for dtype in self.dtypes or (problem.dtype,)
+            if problem.headdim in (self.headdims or (problem.headdim,))
+            and problem.seqlen in (self.seqlens or (problem.seqlen,))
+        ]
+        if not found:
+            raise CommandError("no headline shape is so: give both --hdim and --seqlen")
+        return found
 
 
 def shapes(

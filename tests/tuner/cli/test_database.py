@@ -94,7 +94,7 @@ def test_stale_lists_records_of_another_kernel(
 def test_stale_names_the_other_triton(
     tuner: Run, searched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuner.device._version", lambda distribution: "9.9.9")
+    monkeypatch.setattr("tuner.device.installed_version", lambda distribution: "9.9.9")
     listed = tuner("stale", "--db", searched, "--json").json
     assert any("here is 9.9.9" in entry["reason"] for entry in listed)
     assert "here is 9.9.9" in tuner("stale", "--db", searched).out
