@@ -16,6 +16,8 @@ from tuner.store.schema import HEAD, REVISIONS, version
 
 logger = logging.getLogger(__name__)
 
+MIGRATIONS = Path(__file__).with_name("migrations")
+
 
 def revision(connection: Connection, location: str) -> str | None:
     """The revision of our schema in the database; None if it is empty.
@@ -60,8 +62,6 @@ def upgrade(connection: Connection, location: str, back_up: Callable[[str], obje
     from alembic.config import Config as AlembicConfig
 
     config = AlembicConfig()
-    config.set_main_option(
-        "script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%")
-    )
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
     command.upgrade(config, HEAD)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from tuner.record import Record
 from tuner.store.database import Store
+from tuner.store.errors import explain
 from tuner.store.files import replacing
+from tuner.store.sqlite import check_file
 
 
 def publish(path: str | Path, records: Iterable[Record]) -> None:
@@ -18,10 +20,25 @@ def publish(path: str | Path, records: Iterable[Record]) -> None:
     It has no write-ahead log, and equal records give equal bytes under one version of SQLite.
 
     Raises:
-        StoreError: it cannot be written; an old file is as it was.
+        StoreError: it cannot be written, or an old file is in use or none of SQLite's; an old file
+            is as it was.
     """
-    with replacing(Path(path)) as part:
+    path = Path(path)
+    _drop_log(path)
+    with replacing(path) as part:
         with Store.open(part, write_ahead_log=False) as store:
             store.add_records(sorted(records, key=lambda record: record.uid))
         with closing(sqlite3.connect(part)) as connection:
             connection.execute("VACUUM")
+
+
+def _drop_log(path: Path) -> None:
+    """Fold the log of an old file into it: left beside a new one, SQLite would apply it to that."""
+    if not path.exists():
+        return
+    check_file(path)
+    try:
+        with closing(sqlite3.connect(path, timeout=1)) as connection:
+            connection.execute("PRAGMA journal_mode=DELETE")
+    except sqlite3.Error as error:
+        raise explain(str(path), error) from None

@@ -121,6 +121,7 @@ def back_up(path: Path, revision: str) -> Path:
 
 def change_token(path: Path) -> tuple[object, ...]:
     """Differs whenever the file's content may; costs two stats. A commit lands in either file."""
+    # A reader may leave an empty log, which says as much as none.
     return _stat(path), _stat(_log(path))
 
 
@@ -167,4 +168,4 @@ def _stat(path: Path) -> tuple[int, int, int] | None:
         found = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return (found.st_ino, found.st_size, found.st_mtime_ns) if found.st_size else None

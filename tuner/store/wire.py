@@ -137,7 +137,7 @@ def _decode_dataclass(kind: Any, value: object, path: str) -> Any:
     for name in value:
         if name not in hints:
             raise WireError(
-                f"{_join(path, _show(name))} is no field of a {kind.__name__.lower()}, "
+                f"{_join(path, _show(name)[1:-1])} is no field of a {kind.__name__.lower()}, "
                 f"which has {', '.join(hints)}"
             )
     for name in _required(kind):

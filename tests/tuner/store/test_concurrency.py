@@ -1,0 +1,128 @@
+"""Many processes on one database, and processes that die."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.tuner.store import samples
+from tuner.store.database import Store
+
+ROOT = Path(__file__).parents[3]
+
+
+def start_writer(path, first, count, gate=""):
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "tests.tuner.store.writer"),
+            *map(str, (path, first, count, gate)),
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run_together(path, gate, writers, each):
+    """Writers that all begin at once; each one's acknowledged numbers."""
+    processes = [start_writer(path, 1000 * n, each, gate) for n in range(writers)]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    gate.touch()
+    acknowledged = []
+    for process in processes:
+        out, errors = process.communicate(timeout=120)
+        assert (process.returncode, errors) == (0, "")
+        acknowledged.append([int(number) for number in out.split()])
+    return acknowledged
+
+
+def numbers(store):
+    return {record.candidate.config["number"] for record in store.records()}
+
+
+def integrity(path):
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute("pragma integrity_check").fetchall()
+
+
+def test_16_writers_of_100_each_lose_nothing(tmp_path):
+    path = tmp_path / "configs.db"
+    Store.open(path).close()
+    written = run_together(path, tmp_path / "gate", writers=16, each=100)
+    expected = {1000 * writer + number for writer in range(16) for number in range(100)}
+    assert {number for each in written for number in each} == expected
+    with Store.open(path, create=False) as store:
+        assert numbers(store) == expected
+        assert len(store.trials()) == 160
+    assert integrity(path) == [("ok",)]
+
+
+def test_8_processes_create_one_database_at_once(tmp_path):
+    path = tmp_path / "new" / "folder" / "configs.db"
+    run_together(path, tmp_path / "gate", writers=8, each=1)
+    with Store.open(path, create=False) as store:
+        assert numbers(store) == {1000 * writer for writer in range(8)}
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("select version_num from tuner_schema").fetchall() == [("0001",)]
+        assert connection.execute("pragma journal_mode").fetchone() == ("wal",)
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("write_ahead_log", [True, False], ids=["wal", "rollback"])
+def test_readers_beside_a_writer_see_a_growing_set_and_no_error(tmp_path, write_ahead_log):
+    path = tmp_path / "configs.db"
+    Store.open(path, write_ahead_log=write_ahead_log).close()
+    writer = start_writer(path, 0, 100)
+    seen = set()
+    while writer.poll() is None:
+        # Without a write-ahead log a reader has to wait for a commit now and then.
+        found = numbers(Store.read_only(path, timeout_s=0.2 if write_ahead_log else 5))
+        assert found >= seen
+        seen = found
+    _, errors = writer.communicate()
+    assert errors == ""
+    assert numbers(Store.read_only(path)) == set(range(100))
+
+
+@pytest.mark.parametrize("write_ahead_log", [True, False], ids=["wal", "rollback"])
+def test_what_was_acknowledged_survives_a_killed_writer(tmp_path, write_ahead_log):
+    path = tmp_path / "configs.db"
+    Store.open(path, write_ahead_log=write_ahead_log).close()
+    acknowledged = set()
+    for attempt in range(4):
+        writer = start_writer(path, 10_000 * attempt, 10_000)
+        assert writer.stdout.readline() == "ready\n"
+        acknowledged.add(int(writer.stdout.readline()))
+        time.sleep(random.uniform(0, 0.2))
+        writer.kill()
+        out, _ = writer.communicate()
+        acknowledged.update(int(line) for line in out.splitlines(keepends=True) if "\n" in line)
+        with Store.open(path) as store:
+            assert numbers(store) >= acknowledged
+            tried = {trial.candidate.config["number"] for trial in store.trials()}
+            assert tried >= {number for number in acknowledged if number % 10 == 0}
+        assert integrity(path) == [("ok",)]
+    assert len(acknowledged) >= 4
+
+
+def test_a_store_serves_on_after_a_fork(tmp_path):
+    os = pytest.importorskip("os")
+    if not hasattr(os, "fork"):
+        pytest.skip("no fork here")
+    with Store.open(tmp_path / "configs.db") as store:
+        store.add_record(samples.bare_record(1))
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if store.add_record(samples.bare_record(2)) else 1)
+        _, status = os.waitpid(child, 0)
+        assert status == 0
+        assert numbers(store) == {1, 2}
