@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.tuner.cli.conftest import RECORDED
+from tests.tuner.cli.conftest import H100, RECORDED
 from tuner import device
 from tuner.cli import executors
 from tuner.evaluate.replay import ReplayExecutor
