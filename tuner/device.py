@@ -23,7 +23,7 @@ def detect(index: int = 0) -> Target:
     import torch
 
     properties = torch.cuda.get_device_properties(index)
-    power_limit_w, driver = _ask_nvml(uuid(index))
+    power_limit_w, driver = ask_nvml(uuid(index))
     return Target(
         hardware=Hardware(
             capability=10 * properties.major + properties.minor,
@@ -32,7 +32,7 @@ def detect(index: int = 0) -> Target:
             power_limit_w=power_limit_w,
         ),
         gpu_name=properties.name,
-        triton=_version("triton"),
+        triton=installed_version("triton"),
         torch=str(torch.__version__),
         driver=driver,
     )
@@ -84,8 +84,12 @@ def _torch_sees_gpu() -> bool:
     return bool(torch.cuda.is_available())
 
 
-def _ask_nvml(name: str | None) -> tuple[int, str]:
-    """Power limit in W, 0 where NVML does not answer, and the driver's version."""
+def ask_nvml(name: str | None) -> tuple[int, str]:
+    """Power limit in W, 0 where NVML does not answer, and the driver's version.
+
+    Args:
+        name: the GPU as NVML spells it ("GPU-…"), or None.
+    """
     power_limit_w, driver = 0, "unknown"
     try:
         import pynvml
@@ -109,7 +113,8 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _version(distribution: str) -> str:
+def installed_version(distribution: str) -> str:
+    """The version of a distribution, "none" if it is not installed; imports nothing."""
     module = sys.modules.get(distribution)
     if module is not None and hasattr(module, "__version__"):
         return str(module.__version__)

@@ -29,8 +29,10 @@ _reply = -1
 
 
 def note(text: str) -> None:
-    """Tell the parent what is about to run, so that a crash or a hang can be put down to it."""
-    _send({"note": text})
+    """Tell the parent what is about to run, so that a crash or a hang can be put down to it. Starts
+    the deadline anew. Outside of a worker process it does nothing."""
+    if _reply >= 0:
+        _send({"note": text})
 
 
 def main() -> None:

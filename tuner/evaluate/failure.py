@@ -13,7 +13,7 @@ LIMIT = 300  # characters; a reason is a sentence in a table, not a log
 
 _CODES = re.compile(r"\x1b\[[0-9;]*m")
 # MLIR and ptxas: "file.ttgir:12:3: error: ...", "ptxas fatal   : ...", "error: ..."
-_DIAGNOSTIC = re.compile(r"(?:error|fatal)\s*:\s*(.+)", re.IGNORECASE)
+_DIAGNOSTIC = re.compile(r"(?<!\w)(?:error|fatal)\s*:\s*(.+)", re.IGNORECASE)
 # Lines that name a pass manager or a traceback, but no cause.
 _EMPTY = re.compile(r"PassManager::run failed|^Traceback|^\s*File \"|failed with error code")
 

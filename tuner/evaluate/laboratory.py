@@ -61,17 +61,21 @@ class Laboratory:
         def ended(outcome: Outcome, reason: str, result: Measurement | None = None) -> Evaluation:
             return Evaluation(candidate, outcome, reason, result, time.perf_counter() - began)
 
+        def sample(launches: int) -> float:
+            note("timing")
+            return self._stopwatch(partial(launch, gate.own), launches)
+
         try:
+            note("making inputs")
             gate = self._gate(problem)
+            note("loading")
             launch = self._launcher(problem, candidate)
+            note("the correctness gate")
             verdict = gate.check(launch)
             if verdict.wrong:
                 return ended(Outcome.WRONG, verdict.wrong)
             self._stopwatch.sensor.take()
-            timing = take_samples(
-                partial(self._stopwatch, partial(launch, gate.own)),
-                best_ms,
-            )
+            timing = take_samples(sample, best_ms)
             last = gate.check_last()
         except Exception as error:
             return ended(*self._blame(error))
@@ -101,7 +105,7 @@ class Laboratory:
             FatalError: the device's context is broken.
         """
         began = time.perf_counter()
-        note("inputs")
+        note("making inputs")
         gate = self._gate(problem)
         ours: dict[Candidate, Lane] = {}
         differences: dict[Candidate, float] = {}

@@ -17,11 +17,9 @@ from tuner.evaluate.process import HandlerError, Timeout, Worker, WorkerError
 from tuner.target import Target
 from tuner.trial import Candidate, Origin, Outcome
 
-# Seconds for one evaluation. The first of a problem makes inputs and references, a few seconds.
-EVALUATE_S = 30.0
-# Seconds that a race may take: to start with, and on top for every sample, which lasts 15 ms.
-RACE_S = 60.0
-RACE_SAMPLE_S = 0.2
+# Seconds without a sign of life from a GPU worker, which tells each step of an evaluation or race.
+# The longest step makes the inputs and references of a problem, some seconds.
+SILENCE_S = 20.0
 
 FACTORY = "tuner.evaluate.gpu_worker:handlers"
 
@@ -36,7 +34,7 @@ class LocalExecutor(Executor):
         devices: Sequence[int] = (0,),
         jobs: int | None = None,
         compile_deadline_s: float = compile_farm.DEADLINE_S,
-        evaluate_deadline_s: float = EVALUATE_S,
+        evaluate_deadline_s: float = SILENCE_S,
         spill_limit: int | None = compile_farm.SPILL_LIMIT,
         cold_l2: bool = False,
         gpu_factory: str = FACTORY,
@@ -47,7 +45,8 @@ class LocalExecutor(Executor):
         Args:
             devices: CUDA device numbers as this process counts them; all of one kind.
             jobs: compile processes; by default one per CPU core, less one core per GPU.
-            compile_deadline_s, evaluate_deadline_s: seconds before a job counts as hung.
+            compile_deadline_s: seconds before a compilation counts as hung.
+            evaluate_deadline_s: seconds before a step of an evaluation or race counts as hung.
             spill_limit: see `CompileFarm`.
             cold_l2: empty the L2 cache before every timed launch.
             gpu_factory, gpu_options, compile_factory: what the processes run, see `Worker`.
@@ -134,11 +133,11 @@ class LocalExecutor(Executor):
         except (WorkerError, HandlerError) as error:
             raise RuntimeError(f"the GPU cannot be used: {error}") from None
 
-    def _request(self, name: str, arguments: Mapping[str, Any], deadline_s: float) -> Any:
+    def _request(self, name: str, arguments: Mapping[str, Any]) -> Any:
         # As many threads as workers, so there is always an idle one.
         worker = self._idle.get()
         try:
-            return worker.request(name, arguments, deadline_s)
+            return worker.request(name, arguments, self._deadline_s)
         finally:
             self._idle.put(worker)
 
@@ -152,10 +151,12 @@ class LocalExecutor(Executor):
             "best_ms": best_ms,
         }
         try:
-            reply = self._request("evaluate", arguments, self._deadline_s)
+            reply = self._request("evaluate", arguments)
         except (WorkerError, HandlerError) as error:
             seconds = time.perf_counter() - began
-            return Evaluation(candidate, _outcome(error), str(error), None, seconds)
+            step = getattr(error, "note", None)
+            reason = f"{error}, during {step}" if step else str(error)
+            return Evaluation(candidate, _outcome(error), reason, None, seconds)
         return Evaluation(
             candidate,
             Outcome(reply["outcome"]),
@@ -177,16 +178,15 @@ class LocalExecutor(Executor):
                 "rounds": rounds,
                 "without": list(absent),
             }
-            lanes = len(left) + 4
             try:
-                reply = self._request("race", arguments, RACE_S + rounds * lanes * RACE_SAMPLE_S)
+                reply = self._request("race", arguments)
                 break
             except (WorkerError, HandlerError) as error:
                 reason = f"{_outcome(error).value}: {error}"
                 culprit = getattr(error, "note", None)
                 if culprit is not None and culprit.isdigit():
                     dropped[left.pop(int(culprit))] = reason
-                elif culprit is not None and culprit not in absent and culprit != "inputs":
+                elif culprit is not None and culprit not in absent and culprit != "making inputs":
                     absent[culprit] = reason
                 else:  # not one of them: the device itself fails
                     dropped.update(dict.fromkeys(left, reason))

@@ -1,4 +1,4 @@
-"""A long-lived worker process with a deadline per request, in a process group of its own."""
+"""A long-lived worker process with a deadline for its answers, in a process group of its own."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Worker:
         """Call the handler `name` in the child, which is started first if it is not running.
 
         Args:
-            deadline_s: seconds from the child being ready to its reply.
+            deadline_s: seconds the child may be silent: until its reply, or its next note.
 
         Raises:
             Timeout, Crashed: the child is gone, and its process group with it.
@@ -181,11 +181,10 @@ class _Child:
 
     def reply(self, deadline_s: float) -> dict[str, Any]:
         """The next message that is no note."""
-        deadline = time.monotonic() + deadline_s
         note: str | None = None
         while True:
             try:
-                message: dict[str, Any] = json.loads(self._line(deadline))
+                message: dict[str, Any] = json.loads(self._line(time.monotonic() + deadline_s))
             except TimeoutError:
                 self.kill()
                 raise Timeout(f"no answer within {deadline_s:g} s", note) from None

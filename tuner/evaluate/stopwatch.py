@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import fmean
 from typing import Protocol
 
 import torch
@@ -24,24 +25,28 @@ class Stopwatch(Protocol):
     sensor: Sensor
 
     def __call__(self, launch: Launch, launches: int) -> float:
-        """Run `launch` so often, wait, and return the ms that one took."""
+        """Run `launch` so often, wait, and return the ms that one took on average."""
+
+    def each(self, launch: Launch, launches: int) -> list[float]:
+        """The same, but the ms of every launch, timed one by one."""
 
 
 class CudaStopwatch:
-    """Mean of back-to-back launches on the current stream."""
+    """Times on the current stream; reads the sensor once per call, while the launches run."""
 
     def __init__(self, sensor: Sensor, cold_l2: bool = False) -> None:
         """
         Args:
-            sensor: read once per call, while the launches run.
             cold_l2: empty the L2 cache before every launch.
         """
         self.sensor = sensor
-        self._flush = torch.empty(_L2_BYTES, dtype=torch.uint8, device="cuda") if cold_l2 else None
+        self._flush: torch.Tensor | None = None
+        if cold_l2:
+            self._flush = torch.empty(_L2_BYTES, dtype=torch.uint8, device="cuda")
 
     def __call__(self, launch: Launch, launches: int) -> float:
         if self._flush is not None:
-            return self._cold(launch, launches, self._flush)
+            return fmean(self.each(launch, launches))
         start, end = _event(), _event()
         _occupy(launches)
         start.record()
@@ -52,23 +57,24 @@ class CudaStopwatch:
         end.synchronize()
         return float(start.elapsed_time(end)) / launches
 
-    def _cold(self, launch: Launch, launches: int, flush: torch.Tensor) -> float:
+    def each(self, launch: Launch, launches: int) -> list[float]:
         pairs = [(_event(), _event()) for _ in range(launches)]
         _occupy(launches)
         for start, end in pairs:
-            flush.zero_()
+            if self._flush is not None:
+                self._flush.zero_()
             start.record()
             launch()
             end.record()
         self.sensor.read()
         pairs[-1][1].synchronize()
-        return sum(float(start.elapsed_time(end)) for start, end in pairs) / launches
+        return [float(start.elapsed_time(end)) for start, end in pairs]
 
 
 def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    return torch.cuda.Event(enable_timing=True)
 
 
 def _occupy(launches: int) -> None:
     wait_us = min(launches * _ENQUEUE_US, _MOST_ENQUEUE_US)
-    torch.cuda._sleep(int(wait_us * _CYCLES_PER_US))  # type: ignore[no-untyped-call]
+    torch.cuda._sleep(int(wait_us * _CYCLES_PER_US))

@@ -1,0 +1,173 @@
+"""The local executor with the CPU as its GPU: every way a candidate can end, and races."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from fake_workers import TARGET
+
+from kernels.attention.config import Config
+from kernels.attention.problem import Problem
+from tuner.evaluate import local
+from tuner.evaluate.local import LocalExecutor
+from tuner.trial import Candidate, Outcome
+
+pytest.importorskip("torch")
+
+PROBLEM = Problem(64, 40, True, "fp16", 1, 2)
+
+
+def candidate(kind: str) -> Candidate:
+    return Candidate("fake", Config(kind=kind))
+
+
+RIGHT, SLOW = candidate("right"), candidate("slow")
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[LocalExecutor]:
+    with LocalExecutor(
+        jobs=1,
+        evaluate_deadline_s=8.0,
+        gpu_factory="fake_workers:gpu",
+        compile_factory="fake_workers:compiling",
+    ) as executor:
+        yield executor
+
+
+def test_it_says_where_figures_come_from(executor: LocalExecutor) -> None:
+    assert executor.target == TARGET
+    assert executor.origin == "cuda"
+    assert executor.evaluate_slots == 1
+    assert executor.announce().startswith("Measuring on Fake H100 (sm_90, 132 SMs, 79 GiB, 700 W)")
+
+
+def test_a_problem_too_large_is_refused(executor: LocalExecutor) -> None:
+    assert executor.refuse(Problem.on_grid(256, 16384, True)) is None
+    reason = executor.refuse(Problem(128, 16384, True, "fp16", 64, 64))
+    assert reason is not None
+    assert "99 GiB" in reason
+
+
+def test_compilation_goes_through_the_farm(executor: LocalExecutor) -> None:
+    assert executor.compile(PROBLEM, RIGHT).result(30).outcome is Outcome.OK
+
+
+def test_a_right_candidate_is_measured(executor: LocalExecutor) -> None:
+    evaluation = executor.evaluate(PROBLEM, RIGHT, None).result(30)
+    assert evaluation.outcome is Outcome.OK, evaluation.reason
+    measured = evaluation.measurement
+    assert measured is not None
+    assert len(measured.samples_ms) == 7
+    assert min(measured.samples_ms) <= measured.median_ms <= max(measured.samples_ms)
+    assert measured.tflops == pytest.approx(PROBLEM.flops / measured.median_ms * 1e-9)
+    assert 0 < measured.max_diff < 1e-2
+    assert evaluation.seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome", "reason"),
+    [
+        ("wrong", Outcome.WRONG, "off by 0.05 on a short seqlen, 0.01 is allowed"),
+        ("unwritten", Outcome.WRONG, "NaN, or an element never written, on a short seqlen"),
+        ("flaky", Outcome.WRONG, "after many launches: off by 0.05 on its own shape"),
+        ("raises", Outcome.CRASHED, "ValueError: grid is too large"),
+        ("compile_error", Outcome.COMPILE_ERROR, "CompileError: dominance"),
+        ("out_of_resources", Outcome.OUT_OF_RESOURCES, "OutOfResources: shared memory, 300000"),
+        ("illegal", Outcome.CRASHED, "an illegal memory access was encountered"),
+        ("crash", Outcome.CRASHED, "killed by SIGSEGV, during the correctness gate"),
+        ("hang", Outcome.TIMEOUT, "no answer within 8 s, during the correctness gate"),
+    ],
+)
+def test_failures_are_outcomes_and_the_next_candidate_is_fine(
+    executor: LocalExecutor, kind: str, outcome: Outcome, reason: str
+) -> None:
+    start = time.monotonic()
+    evaluation = executor.evaluate(PROBLEM, candidate(kind), None).result(60)
+    assert (evaluation.outcome, evaluation.measurement) == (outcome, None)
+    assert reason in evaluation.reason
+    assert evaluation.candidate == candidate(kind)
+    assert time.monotonic() - start < 60
+    assert executor.evaluate(PROBLEM, RIGHT, None).result(60).outcome is Outcome.OK
+
+
+def test_the_clearly_slow_are_pruned_with_what_was_measured(executor: LocalExecutor) -> None:
+    evaluation = executor.evaluate(PROBLEM, SLOW, 1.0).result(60)
+    assert evaluation.outcome is Outcome.PRUNED
+    assert evaluation.reason.endswith("times the best so far")
+    assert evaluation.measurement is not None
+    assert len(evaluation.measurement.samples_ms) == 2
+
+
+def test_a_race_has_equal_rounds_and_names_absent_peers(executor: LocalExecutor) -> None:
+    race = executor.race(PROBLEM, [RIGHT, SLOW, RIGHT], 4).result(60)
+    assert list(race.entrants) == [RIGHT, SLOW]
+    assert all(len(measured.samples_ms) == 4 for measured in race.entrants.values())
+    assert race.entrants[RIGHT].median_ms < race.entrants[SLOW].median_ms
+    assert {name: len(samples) for name, samples in race.peers.items()} == {"fa2": 4}
+    assert race.absent == {"cudnn": "RuntimeError: no cuDNN here"}
+    assert not race.dropped
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("crash", "crashed: killed by SIGSEGV"),
+        ("illegal", "crashed: RuntimeError: Triton Error [CUDA]"),
+        ("hang", "timeout: no answer"),
+        ("wrong", "off by 0.05"),
+        ("raises", "ValueError: grid is too large"),
+    ],
+)
+def test_a_race_goes_on_without_who_fails(executor: LocalExecutor, kind: str, reason: str) -> None:
+    race = executor.race(PROBLEM, [RIGHT, candidate(kind), SLOW], 3).result(90)
+    assert list(race.entrants) == [RIGHT, SLOW]
+    assert list(race.dropped) == [candidate(kind)]
+    assert race.dropped[candidate(kind)].startswith(reason)
+    assert len(race.peers["fa2"]) == 3
+
+
+def test_peers_alone(executor: LocalExecutor) -> None:
+    race = executor.race(PROBLEM, [], 2).result(60)
+    assert (race.entrants, len(race.peers["fa2"])) == ({}, 2)
+
+
+def test_a_gpu_that_cannot_be_used_is_one_sentence() -> None:
+    with pytest.raises(RuntimeError, match="the GPU cannot be used: RuntimeError: no such GPU"):
+        LocalExecutor(
+            gpu_factory="fake_workers:misbehaving", gpu_options={"fail_at_start": True}, jobs=1
+        )
+
+
+@pytest.mark.parametrize(
+    ("visible", "device", "name"),
+    [(None, 1, "1"), ("", 1, "1"), ("4,6", 1, "6"), ("GPU-aa, GPU-bb", 1, "GPU-bb")],
+)
+def test_which_device_a_worker_sees(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, device: int, name: str
+) -> None:
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert local._visible(device) == name
+
+
+def test_a_device_that_is_not_visible_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    with pytest.raises(ValueError, match="GPU 1 is asked for, but CUDA_VISIBLE_DEVICES is 3"):
+        LocalExecutor(devices=(1,))
+
+
+def test_several_workers_share_the_evaluations() -> None:
+    with LocalExecutor(
+        devices=(0, 1), jobs=1, gpu_factory="fake_workers:gpu",
+        compile_factory="fake_workers:compiling",
+    ) as executor:  # fmt: skip
+        assert executor.evaluate_slots == 2
+        futures = [executor.evaluate(PROBLEM, RIGHT, None) for _ in range(4)]
+        assert all(future.result(60).outcome is Outcome.OK for future in futures)
+        pids = [worker.pid for worker in executor._workers]
+        assert None not in pids

@@ -1,0 +1,136 @@
+"""On a real GPU: the gate, timing, races, and kernels that crash or never end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from kernels.attention import registry
+from kernels.attention.config import Config
+from kernels.attention.problem import DTYPES, HEADDIMS, Problem
+from tuner.evaluate.local import LocalExecutor
+from tuner.trial import Candidate, Outcome
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+
+PROBLEM = Problem.on_grid(64, 4096, True)
+
+
+def default(problem: Problem, executor: LocalExecutor) -> Candidate:
+    template = registry.get("portable")
+    capability = executor.target.hardware.capability
+    return Candidate("portable", template.default(problem, capability))
+
+
+def faulty(kind: str) -> Candidate:
+    return Candidate("fake", Config(kind=kind))
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[LocalExecutor]:
+    with LocalExecutor(evaluate_deadline_s=20.0, gpu_factory="fake_workers:faulty_gpu") as executor:
+        yield executor
+
+
+def test_the_target(executor: LocalExecutor) -> None:
+    import torch
+
+    from tuner import device
+
+    assert device.has_gpu()
+    assert device.detect(0) == executor.target
+    assert executor.target.gpu_name == torch.cuda.get_device_name(0)
+    assert executor.target.driver != "unknown"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("headdim", HEADDIMS)
+def test_the_default_passes_the_gate(
+    executor: LocalExecutor, headdim: int, causal: bool, dtype: str
+) -> None:
+    problem = Problem.on_grid(headdim, 2048, causal, dtype)
+    candidate = default(problem, executor)
+    compiled = executor.compile(problem, candidate).result(120)
+    assert compiled.outcome is Outcome.OK, compiled.reason
+    evaluation = executor.evaluate(problem, candidate, None).result(120)
+    assert evaluation.outcome is Outcome.OK, evaluation.reason
+    assert evaluation.measurement is not None
+    assert evaluation.measurement.max_diff < (1e-2 if dtype == "fp16" else 5e-2)
+
+
+def test_an_evaluation_is_cheap_and_repeats(executor: LocalExecutor) -> None:
+    candidate = default(PROBLEM, executor)
+    first = executor.evaluate(PROBLEM, candidate, None).result(120)
+    start = time.perf_counter()
+    second = executor.evaluate(PROBLEM, candidate, None).result(120)
+    assert time.perf_counter() - start < 0.5
+    assert first.measurement is not None
+    assert second.measurement is not None
+    assert second.measurement.median_ms == pytest.approx(first.measurement.median_ms, rel=0.1)
+    assert second.measurement.sm_clock_mhz is not None
+    assert second.measurement.spread < 0.1
+
+
+def test_the_slow_are_pruned(executor: LocalExecutor) -> None:
+    evaluation = executor.evaluate(PROBLEM, faulty("slow"), 0.5).result(120)
+    assert evaluation.outcome is Outcome.PRUNED
+    assert evaluation.seconds < 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome"),
+    [
+        ("nan", Outcome.WRONG),
+        ("assert", Outcome.CRASHED),
+        ("illegal", Outcome.CRASHED),
+        ("illegal_later", Outcome.CRASHED),
+        ("hang", Outcome.TIMEOUT),
+    ],
+)
+def test_failures_are_outcomes_and_the_next_candidate_is_fine(
+    executor: LocalExecutor, kind: str, outcome: Outcome
+) -> None:
+    # So that the deadline does not pay for making inputs.
+    candidate = default(PROBLEM, executor)
+    assert executor.evaluate(PROBLEM, candidate, None).result(120).outcome is Outcome.OK
+    start = time.monotonic()
+    evaluation = executor.evaluate(PROBLEM, faulty(kind), None).result(120)
+    assert evaluation.outcome is outcome, evaluation.reason
+    assert evaluation.reason
+    assert time.monotonic() - start < 20 + 5
+    assert executor.evaluate(PROBLEM, candidate, None).result(120).outcome is Outcome.OK
+
+
+def test_a_race_with_the_peers(executor: LocalExecutor) -> None:
+    race = executor.race(PROBLEM, [default(PROBLEM, executor), faulty("right")], 5).result(120)
+    assert len(race.entrants) == 2, race.dropped
+    assert not race.absent
+    assert {name: len(samples) for name, samples in race.peers.items()} == {"cudnn": 5, "fa2": 5}
+
+
+def test_a_race_goes_on_without_who_crashes(executor: LocalExecutor) -> None:
+    good, bad = default(PROBLEM, executor), faulty("illegal")
+    race = executor.race(PROBLEM, [good, bad], 3).result(180)
+    assert list(race.entrants) == [good]
+    assert list(race.dropped) == [bad]
+    assert "illegal memory access" in race.dropped[bad]
+
+
+def test_the_stopwatch_knows_how_long_a_known_launch_takes() -> None:
+    import torch
+
+    from tuner.evaluate.sensor import Sensor
+    from tuner.evaluate.stopwatch import CudaStopwatch
+
+    def sleep() -> None:
+        torch.cuda._sleep(2_000_000)
+
+    for cold in (False, True):
+        stopwatch = CudaStopwatch(Sensor(None), cold_l2=cold)
+        stopwatch(sleep, 5)
+        mean = stopwatch(sleep, 20)
+        assert 0.8 < mean < 2.5  # 2 million cycles at 0.8 to 2.5 GHz
+        assert sum(stopwatch.each(sleep, 20)) / 20 == pytest.approx(mean, rel=0.2)

@@ -1,0 +1,168 @@
+"""The replay executor on a small synthetic space."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from recording import PEERS, PROBLEM, TARGET, config, one_of_each, trial
+
+from kernels.attention.problem import Problem
+from tuner.evaluate import replay
+from tuner.evaluate.backend import open_executor
+from tuner.evaluate.replay import ReplayExecutor
+from tuner.evaluate.space_file import file_name, write_space
+from tuner.evaluate.t4 import SpaceError
+from tuner.target import Hardware
+from tuner.trial import Candidate, Outcome
+
+OTHER = Problem.on_grid(128, 8192, False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_space(tmp_path / file_name(PROBLEM, "fake", TARGET), one_of_each(), PEERS)
+    write_space(tmp_path / "any-name.json.gz", [trial(0, problem=OTHER)])
+    (tmp_path / "README.md").write_text("Not a space.")
+    return tmp_path
+
+
+def candidate(number: int) -> Candidate:
+    return Candidate("fake", config(number))
+
+
+def test_it_is_the_target_of_the_recording(folder: Path) -> None:
+    with ReplayExecutor(folder) as executor:
+        assert executor.target == TARGET
+        assert executor.origin == "replay"
+        assert executor.problems == (PROBLEM, OTHER)
+        assert executor.template_version(PROBLEM, "fake") == "0123456789ab"
+
+
+def test_the_announcement(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = ReplayExecutor(folder)
+    monkeypatch.setattr(replay, "has_gpu", lambda: False)
+    monkeypatch.setattr(replay, "_version", lambda template: "0123456789ab")
+    assert executor.announce() == (
+        "No GPU here: replaying measurements recorded on NVIDIA H100 80GB HBM3 "
+        "(sm_90, 132 SMs, 79 GiB, 700 W) on 2026-11-28, Triton 3.6.0."
+    )
+    monkeypatch.setattr(replay, "has_gpu", lambda: True)
+    monkeypatch.setattr(replay, "_version", lambda template: "ffffffffffff")
+    text = executor.announce()
+    assert text.startswith("Replaying measurements")
+    assert text.endswith("since then the kernel of fake has changed.")
+
+
+def test_other_problems_are_refused_by_name(folder: Path) -> None:
+    executor = ReplayExecutor(folder)
+    assert executor.refuse(PROBLEM) is None
+    reason = executor.refuse(Problem.on_grid(64, 512, True))
+    assert reason == (
+        "D64 S512 causal fp16 B32 H32 was not recorded, only "
+        "D64 S4096 causal fp16 B4 H32, D128 S8192 full fp16 B2 H16"
+    )
+
+
+def test_every_outcome_comes_back_where_it_happened(folder: Path) -> None:
+    executor = ReplayExecutor(folder)
+    early = {Outcome.COMPILE_ERROR, Outcome.OUT_OF_RESOURCES, Outcome.SPILLS}
+    for number, recorded in enumerate(one_of_each()):
+        if recorded.outcome is Outcome.REJECTED:
+            continue
+        compiled = executor.compile(PROBLEM, candidate(number)).result(0)
+        assert compiled.seconds == 1.25
+        assert compiled.resources == recorded.resources
+        if recorded.outcome in early:
+            assert (compiled.outcome, compiled.reason) == (recorded.outcome, recorded.reason)
+            continue
+        assert compiled.outcome is Outcome.OK
+        evaluated = executor.evaluate(PROBLEM, candidate(number), 0.1).result(0)
+        assert (evaluated.outcome, evaluated.reason) == (recorded.outcome, recorded.reason)
+        assert (evaluated.measurement is None) == (recorded.measurement is None)
+        assert evaluated.seconds == 0.125
+
+
+def test_a_hang_of_the_compiler_is_one_of_compilation(tmp_path: Path) -> None:
+    hung = replace(trial(0, Outcome.TIMEOUT), resources=None, evaluate_s=None)
+    write_space(tmp_path / "a.json", [hung])
+    compiled = ReplayExecutor(tmp_path).compile(PROBLEM, candidate(0)).result(0)
+    assert compiled.outcome is Outcome.TIMEOUT
+
+
+def test_what_was_not_recorded_is_rejected(folder: Path) -> None:
+    executor = ReplayExecutor(folder)
+    for stranger in (candidate(77), Candidate("hopper", config(0))):
+        compiled = executor.compile(PROBLEM, stranger).result(0)
+        assert (compiled.outcome, compiled.reason) == (Outcome.REJECTED, "not recorded")
+        assert executor.evaluate(PROBLEM, stranger, None).result(0).outcome is Outcome.REJECTED
+
+
+def test_a_race_draws_the_same_samples_every_time(folder: Path) -> None:
+    numbers = Counter(t.outcome for t in one_of_each())
+    assert numbers[Outcome.OK] == 1
+    entrants = [candidate(0), candidate(77)]
+    first = ReplayExecutor(folder).race(PROBLEM, entrants, 11).result(0)
+    second = ReplayExecutor(folder).race(PROBLEM, entrants[::-1], 11).result(0)
+    assert first.entrants == second.entrants
+    measured = first.entrants[candidate(0)]
+    assert len(measured.samples_ms) == 11
+    assert set(measured.samples_ms) <= {0.294, 0.297, 0.3, 0.303, 0.306}
+    assert first.dropped == {candidate(77): "not recorded"}
+    assert {name: len(samples) for name, samples in first.peers.items()} == {"cudnn": 11, "fa2": 11}
+    assert set(first.peers["fa2"]) <= set(PEERS["fa2"])
+
+
+def test_one_target_is_served_at_a_time(folder: Path) -> None:
+    h200 = replace(TARGET, hardware=Hardware(90, 132, 140, 700), gpu_name="NVIDIA H200")
+    write_space(folder / "h200.json", [trial(0, problem=OTHER, target=h200)])
+    assert ReplayExecutor(folder).target == TARGET
+    executor = ReplayExecutor(folder, h200.hardware.key)
+    assert (executor.target, executor.problems) == (h200, (OTHER,))
+
+
+def test_nothing_to_replay_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(SpaceError, match="holds no recorded space"):
+        ReplayExecutor(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        ReplayExecutor(tmp_path / "nowhere")
+
+
+def test_the_backend_by_name(folder: Path) -> None:
+    assert isinstance(open_executor("replay", folder), ReplayExecutor)
+    assert isinstance(open_executor(None, folder), ReplayExecutor)
+    with pytest.raises(ValueError, match="backend is 'cpu', but must be one of cuda, replay"):
+        open_executor("cpu")
+
+
+def test_hundreds_of_trials_a_second(tmp_path: Path) -> None:
+    write_space(tmp_path / "a.json.xz", [trial(number) for number in range(1000)])
+    start = time.perf_counter()
+    executor = ReplayExecutor(tmp_path)
+    for number in range(1000):
+        executor.compile(PROBLEM, candidate(number)).result(0)
+        assert executor.evaluate(PROBLEM, candidate(number), None).result(0).measurement
+    assert time.perf_counter() - start < 2
+
+
+SCRIPT = """
+import sys
+sys.path[:] = sys.argv[2:]
+from pathlib import Path
+from tuner.evaluate.backend import open_executor
+executor = open_executor("replay", Path(sys.argv[1]))
+executor.announce()
+assert executor.evaluate(executor.problems[0], None or __import__("recording").trial(0).candidate,
+                         None).result().measurement
+assert not {"torch", "triton"} & sys.modules.keys(), "imported"
+"""
+
+
+def test_neither_torch_nor_triton_is_imported(folder: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(folder), *sys.path]
+    subprocess.run(command, check=True, timeout=60)

@@ -1,0 +1,115 @@
+"""The arithmetic of timing: samples, spread, and when a candidate is given up."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tuner.evaluate import timing
+from tuner.evaluate.rounds import Lane, interleave
+from tuner.evaluate.sensor import Sensor
+
+
+class Kernel:
+    """A launch of `ms`, disturbed by `noise`; counts what it cost."""
+
+    def __init__(self, ms: float, noise: float = 0.0, seed: int = 0) -> None:
+        self.ms, self.noise, self.spent = ms, noise, 0.0
+        self.random = random.Random(seed)
+
+    def sample(self, launches: int) -> float:
+        self.spent += self.ms * launches
+        return self.ms * (1 + self.random.uniform(0, self.noise))
+
+
+@pytest.mark.parametrize(
+    ("launch_ms", "launches"), [(0.01, 500), (1.0, 5), (1.5, 4), (2.0, 3), (50.0, 3), (0.0, 5000)]
+)
+def test_launches_per_sample(launch_ms: float, launches: int) -> None:
+    assert timing.launches_per_sample(launch_ms) == launches
+
+
+def test_spread_is_the_interquartile_range_over_the_median() -> None:
+    assert timing.spread([1.0]) == 0
+    assert timing.spread([2.0, 2.0, 2.0]) == 0
+    assert timing.spread([1.0, 2.0, 3.0, 4.0, 5.0]) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("samples", "best", "slower"),
+    [
+        ([1.3, 1.3], None, False),  # nothing to be slower than
+        ([1.3], 1.0, False),  # one sample says nothing
+        ([1.3, 1.26], 1.0, True),
+        ([1.3, 1.2], 1.0, False),  # one of them may be a disturbance
+        ([1.10, 1.11, 1.10, 1.11], 1.0, True),
+        ([1.10, 1.11, 1.10], 1.0, False),
+        ([1.04, 1.04, 1.04, 1.04], 1.0, False),  # close enough for the finals
+        ([1.0, 1.3, 1.0, 1.3], 1.0, False),  # too noisy to tell
+        ([0.9] * 7, 1.0, False),
+    ],
+)
+def test_slower(samples: list[float], best: float | None, slower: bool) -> None:
+    assert timing.slower(samples, best) is slower
+
+
+def test_a_typical_timing_takes_a_twentieth_of_a_second() -> None:
+    kernel = Kernel(1.5, 0.02)
+    result = timing.take_samples(kernel.sample, 1.5)
+    assert not result.pruned
+    assert len(result.samples_ms) == timing.SAMPLES
+    assert result.median_ms == pytest.approx(1.5, rel=0.02)
+    assert kernel.spent < 70
+
+
+@pytest.mark.parametrize(("ms", "budget"), [(1.1, 60), (1.3, 40), (2.5, 6), (80.0, 161)])
+def test_the_slow_are_given_up_early(ms: float, budget: float) -> None:
+    kernel = Kernel(ms, 0.01)
+    result = timing.take_samples(kernel.sample, 1.0)
+    assert result.pruned
+    assert kernel.spent < budget
+
+
+def test_a_first_slow_launch_condemns_nobody() -> None:
+    times = iter([9.0])
+
+    def sample(launches: int) -> float:
+        return next(times, 1.0)
+
+    assert not timing.take_samples(sample, 1.0).pruned
+
+
+def test_the_best_is_pruned_by_noise_at_most_once_in_a_hundred() -> None:
+    pruned = sum(
+        timing.take_samples(Kernel(1.0, 0.05, seed).sample, 1.0).pruned for seed in range(500)
+    )
+    assert pruned <= 5
+
+
+def test_everyone_goes_first_equally_often() -> None:
+    orders = [timing.rotated(3, index) for index in range(6)]
+    assert [order[0] for order in orders] == [0, 1, 2, 0, 1, 2]
+    assert all(sorted(order) == [0, 1, 2] for order in orders)
+
+
+def test_rounds_are_interleaved() -> None:
+    ran: list[str] = []
+    lanes = [Lane(name, lambda name=name: ran.append(name)) for name in ("a", "b", "c")]  # type: ignore[misc]
+
+    class Stopwatch:
+        sensor = Sensor(None)
+
+        def __call__(self, launch: Callable[[], object], launches: int) -> float:
+            launch()
+            return 15.0
+
+    announced: list[str] = []
+    for lane in lanes:
+        lane.prepare(Stopwatch())
+    ran.clear()
+    interleave(lanes, 3, Stopwatch(), announced.append)
+    assert ran == announced == [*"abc", *"abc", *"bca", *"cab"]  # a warm-up comes first
+    assert all(lane.samples_ms == [15.0] * 3 for lane in lanes)
+    interleave([], 3, Stopwatch())

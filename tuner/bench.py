@@ -1,0 +1,179 @@
+"""Our attention beside SDPA's on the headline shapes: the figures that we publish.
+
+Two methods, side by side in each row. First that of the harness that others measure us with: 25
+warm-ups, then 100 runs with a pair of CUDA events each, the median counts. Then interleaved rounds,
+in which we and every peer run in turn, so that drift and power capping hit all alike: differences
+of a few per cent can be told from these alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from functools import partial
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from kernels.attention.problem import Problem
+from tuner.evaluate.rounds import Lane, interleave
+from tuner.evaluate.timing import spread
+from tuner.target import Target
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tuner.evaluate.stopwatch import Stopwatch
+
+    Attention = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
+
+HEADLINE = (
+    Problem(headdim=64, seqlen=4096, causal=True, dtype="fp16", batch=4, heads=32),
+    Problem(headdim=128, seqlen=8192, causal=True, dtype="fp16", batch=2, heads=16),
+    Problem(headdim=256, seqlen=16384, causal=True, dtype="fp16", batch=1, heads=8),
+)
+SEED = 42
+WARM_UPS = 25
+RUNS = 100
+ROUNDS = 7
+RUNS_PER_ROUND = 20
+
+# Largest difference to SDPA that counts as correct. bf16 rounds outputs eight times as coarsely.
+TOLERANCE = {"fp16": 1e-2, "bf16": 4e-2}
+
+OURS = "ours"
+
+
+@dataclass(frozen=True)
+class Lap:
+    """One lane of the interleaved rounds."""
+
+    median_ms: float
+    spread: float  # interquartile range over the median
+    tflops: float
+    samples_ms: tuple[float, ...]  # one per round
+
+
+@dataclass(frozen=True)
+class Row:
+    """One problem."""
+
+    problem: Problem
+    latency_ms: float  # the harness's way, as are the next four
+    tflops: float
+    sdpa_ms: float  # SDPA with the backend it chooses itself
+    speedup_vs_sdpa: float
+    max_diff: float  # largest |ours − SDPA|
+    correct: bool
+    rounds: Mapping[str, Lap]  # interleaved: `ours` and every peer by name
+    absent: Mapping[str, str] = field(default_factory=dict)  # peers that cannot run: the reason
+    sm_clock_mhz: int | None = None  # over the rounds, where NVML answers
+    power_w: int | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """All rows, and what they were measured on."""
+
+    target: Target
+    measured_at: str  # UTC, ISO 8601, seconds
+    rows: tuple[Row, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The report in JSON's types."""
+        return asdict(self)
+
+
+def bench(
+    attention: Attention | None = None,
+    problems: Sequence[Problem] = HEADLINE,
+    rounds: int = ROUNDS,
+    device: str = "cuda",
+    stopwatch: Stopwatch | None = None,
+    target: Target | None = None,
+) -> Report:
+    """Measure `attention` and its peers.
+
+    Args:
+        attention: called as `attention(q, k, v, causal)`; None: custom_attention_forward.
+        rounds: of the interleaved comparison, 20 runs of each lane a round.
+        device: torch's name of the device.
+        stopwatch, target: None: CUDA events on `device`, and what it is.
+    """
+    if attention is None:
+        from tuner.runtime import custom_attention_forward as attention
+    assert attention is not None
+    if stopwatch is None or target is None:
+        import torch
+
+        from tuner.device import detect, uuid
+        from tuner.evaluate.sensor import Sensor
+        from tuner.evaluate.stopwatch import CudaStopwatch
+
+        index = torch.device(device).index or 0
+        torch.cuda.set_device(index)
+        stopwatch = stopwatch or CudaStopwatch(Sensor(uuid(index)))
+        target = target or detect(index)
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    rows = (_row(attention, problem, rounds, device, stopwatch) for problem in problems)
+    return Report(target, now, tuple(rows))
+
+
+def _row(
+    attention: Attention, problem: Problem, rounds: int, device: str, stopwatch: Stopwatch
+) -> Row:
+    import torch
+
+    from tuner.evaluate.inputs import TORCH_DTYPES
+    from tuner.evaluate.peers import BACKENDS, sdpa
+
+    shape = (problem.batch, problem.heads, problem.seqlen, problem.headdim)
+    torch.manual_seed(SEED)
+    q, k, v = (
+        torch.randn(shape, device=device, dtype=TORCH_DTYPES[problem.dtype]) for _ in range(3)
+    )
+    ours = partial(attention, q, k, v, problem.causal)
+    theirs = partial(sdpa, None, q, k, v, problem.causal)
+    max_diff = float((ours().float() - theirs().float()).abs().max())
+
+    latency_ms, sdpa_ms = (_as_the_harness(launch, stopwatch) for launch in (ours, theirs))
+    lanes = [Lane(OURS, ours, RUNS_PER_ROUND)]
+    absent = {}
+    for name, backend in BACKENDS.items():
+        peer = partial(sdpa, backend, q, k, v, problem.causal)
+        try:
+            peer()
+        except RuntimeError as error:
+            absent[name] = str(error).splitlines()[0]
+        else:
+            lanes.append(Lane(name, peer, RUNS_PER_ROUND))
+    interleave(lanes, rounds, stopwatch)
+    clock, power = stopwatch.sensor.take()
+    return Row(
+        problem=problem,
+        latency_ms=latency_ms,
+        tflops=_tflops(problem, latency_ms),
+        sdpa_ms=sdpa_ms,
+        speedup_vs_sdpa=sdpa_ms / latency_ms,
+        max_diff=max_diff,
+        correct=max_diff < TOLERANCE[problem.dtype],
+        rounds={lane.name: _lap(problem, lane) for lane in lanes},
+        absent=absent,
+        sm_clock_mhz=clock,
+        power_w=power,
+    )
+
+
+def _as_the_harness(launch: Callable[[], object], stopwatch: Stopwatch) -> float:
+    stopwatch.each(launch, WARM_UPS)
+    return median(stopwatch.each(launch, RUNS))
+
+
+def _lap(problem: Problem, lane: Lane) -> Lap:
+    middle = median(lane.samples_ms)
+    samples = tuple(lane.samples_ms)
+    return Lap(middle, spread(samples), _tflops(problem, middle), samples)
+
+
+def _tflops(problem: Problem, ms: float) -> float:
+    return problem.flops / ms * 1e-9
