@@ -11,16 +11,17 @@ from dataclasses import dataclass
 # the resolution of CUDA events (0.5 µs) and the first launch's latency.
 SAMPLE_MS = 5.0
 LEAST_LAUNCHES = 3
-WARM_UP_MS = 15.0
+WARM_UP_MS = 25.0
 SAMPLES = 7
 
 # Single launches this many times slower than the best end the timing before it began.
 HOPELESS = 2.0
-# Two samples this many times slower end it; drift and power capping stay within 5 % or so.
-CLEARLY_SLOW = 1.25
+# Two samples this many times slower end it: a power-capped clock cannot fall that far below the one
+# that the best was timed at.
+CLEARLY_SLOW = 1.3
 # From four samples on a one-sided t-test at 1 % decides whether the mean is slower by more than
 # this: what is closer may win the finals, where rounds are interleaved.
-SLOWER = 1.05
+SLOWER = 1.1
 _T_99 = {4: 4.541, 5: 3.747, 6: 3.365, 7: 3.143, 8: 2.998}  # by number of samples
 
 

@@ -40,14 +40,14 @@ def test_spread_is_the_interquartile_range_over_the_median() -> None:
 @pytest.mark.parametrize(
     ("samples", "best", "slower"),
     [
-        ([1.3, 1.3], None, False),  # nothing to be slower than
-        ([1.3], 1.0, False),  # one sample says nothing
-        ([1.3, 1.26], 1.0, True),
-        ([1.3, 1.2], 1.0, False),  # one of them may be a disturbance
-        ([1.10, 1.11, 1.10, 1.11], 1.0, True),
-        ([1.10, 1.11, 1.10], 1.0, False),
-        ([1.04, 1.04, 1.04, 1.04], 1.0, False),  # close enough for the finals
-        ([1.0, 1.3, 1.0, 1.3], 1.0, False),  # too noisy to tell
+        ([1.4, 1.4], None, False),  # nothing to be slower than
+        ([1.4], 1.0, False),  # one sample says nothing
+        ([1.4, 1.31], 1.0, True),
+        ([1.4, 1.2], 1.0, False),  # one of them may be a disturbance
+        ([1.15, 1.16, 1.15, 1.16], 1.0, True),
+        ([1.15, 1.16, 1.15], 1.0, False),
+        ([1.09, 1.09, 1.09, 1.09], 1.0, False),  # close enough for the finals
+        ([1.0, 1.4, 1.0, 1.4], 1.0, False),  # too noisy to tell
         ([0.9] * 7, 1.0, False),
     ],
 )
@@ -55,16 +55,16 @@ def test_slower(samples: list[float], best: float | None, slower: bool) -> None:
     assert timing.slower(samples, best) is slower
 
 
-def test_a_typical_timing_takes_a_twentieth_of_a_second() -> None:
+def test_a_typical_timing_takes_less_than_a_tenth_of_a_second() -> None:
     kernel = Kernel(1.5, 0.02)
     result = timing.take_samples(kernel.sample, 1.5)
     assert not result.pruned
     assert len(result.samples_ms) == timing.SAMPLES
     assert result.median_ms == pytest.approx(1.5, rel=0.02)
-    assert kernel.spent < 70
+    assert kernel.spent < 80
 
 
-@pytest.mark.parametrize(("ms", "budget"), [(1.1, 60), (1.3, 40), (2.5, 6), (80.0, 161)])
+@pytest.mark.parametrize(("ms", "budget"), [(1.2, 60), (1.4, 50), (2.5, 6), (80.0, 161)])
 def test_the_slow_are_given_up_early(ms: float, budget: float) -> None:
     kernel = Kernel(ms, 0.01)
     result = timing.take_samples(kernel.sample, 1.0)
