@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Annotated
 
 import typer
@@ -65,6 +66,7 @@ def search(
 
     Everything measured is kept as it comes: the same command resumes an interrupted search.
     """
+    began = time.monotonic()
     asked = options.shapes(hdim, seqlen, causal, dtype, batch, heads)
     budget_s = options.seconds("--budget", budget)
     templates = options.templates(template)
@@ -77,14 +79,18 @@ def search(
     from tuner.store.layers import Layers
 
     options.one_of("--sampler", sampler, samplers.NAMES)
-    settings = driver.Options(trials, budget_s, sampler, seed, force, templates)
     problems = asked.grid()
-    with executor_for(backend, spaces) as executor, Layers.open(db) as layers:
-        with watching(as_json) as watch:
+    with executor_for(backend, spaces) as executor:
+        served = [problem for problem in problems if executor.refuse(problem) is None]
+        if not served:
+            raise CommandError(executor.refuse(problems[0]) or "nothing to search")
+        if asked.seqlens is None:
+            problems = served  # nobody named what is refused: the rest of the grid will do
+        if budget_s is not None:
+            budget_s = max(1.0, budget_s - (time.monotonic() - began))
+        settings = driver.Options(trials, budget_s, sampler, seed, force, templates)
+        with Layers.open(db) as layers, watching(as_json) as watch:
             watch.say(executor.announce())
-            if asked.seqlens is None:
-                # Of a whole grid, whatever this executor has: nobody named what it refuses.
-                problems = [p for p in problems if executor.refuse(p) is None] or problems
             try:
                 results = driver.search(
                     problems, executor, layers.store, layers.standing(), settings, watch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,10 +70,25 @@ def test_json_lines(search: Run) -> None:
     assert sum(lines[-2]["counts"].values()) == 20
 
 
-def test_what_was_not_recorded_is_refused_by_name(search: Run) -> None:
+def test_what_was_not_recorded_is_refused_by_name(search: Run, tmp_path: Path) -> None:
     said = search("--batch", "3")
     assert said.status == 2
     assert "was not recorded" in said.err.splitlines()[-1]
+    assert not (tmp_path / "mine.db").exists()
+
+
+def test_of_a_grid_what_is_recorded_is_searched(tuner: Run, spaces: Path, tmp_path: Path) -> None:
+    words = ("--spaces", spaces, "--db", tmp_path / "mine.db", "--trials", "10", "--json")
+    lines = tuner("search", *words).json_lines
+    assert len(lines[-1]["records"]) == 2
+    assert not any(line["event"] == "skipped" for line in lines)
+
+
+def test_a_budget_ends_the_search(search: Run) -> None:
+    started = time.perf_counter()
+    said = search("--budget", "2s", "--sampler", "exhaustive", "--trials", "100")
+    assert said.status == 0
+    assert time.perf_counter() - started < 4
 
 
 @pytest.mark.parametrize("sampler", ["random", "exhaustive"])
