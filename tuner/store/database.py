@@ -228,7 +228,7 @@ class Store:
         """The trials that have all that is given, oldest first. Bad rows are skipped, as in
         `records`."""
         matching = _matching(problem, hardware, triton, template, template_version, origin)
-        # All of the key, so that the order is one and the same everywhere.
+        # All of the key, so that ties do not come in any order.
         order = (trials.c.measured_at, *trials.primary_key.columns)
         return self._read(select(*_columns(trials)).where(matching).order_by(*order), rows.trial_of)
 

@@ -6,6 +6,7 @@ Alembic is imported only when there is something to do: reading the revision is 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from tuner.store.errors import StoreError
 from tuner.store.schema import HEAD, REVISIONS, version
 
 logger = logging.getLogger(__name__)
+
+# Alembic keeps the migration in progress in global variables.
+_alembic = threading.Lock()
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 
@@ -64,4 +68,5 @@ def upgrade(connection: Connection, location: str, back_up: Callable[[str], obje
     config = AlembicConfig()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, HEAD)
+    with _alembic:
+        command.upgrade(config, HEAD)

@@ -84,16 +84,14 @@ def use_write_ahead_log(engine: Engine, path: Path, timeout_s: float) -> None:
     """
     deadline = time.monotonic() + timeout_s
     while True:
-        raw = engine.raw_connection()
         try:
-            raw.cursor().execute("PRAGMA journal_mode=WAL")
+            with closing(engine.raw_connection()) as connection:
+                connection.cursor().execute("PRAGMA journal_mode=WAL")
             return
         except sqlite3.OperationalError as error:
-            # SQLite does not always wait here by itself: two may switch at once.
+            # When several switch at once, SQLite refuses some of them without waiting.
             if "locked" not in str(error) or time.monotonic() > deadline:
                 raise explain(str(path), error) from None
-        finally:
-            raw.close()
         time.sleep(0.01)
 
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 import logging
 import shutil
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -102,6 +104,32 @@ def test_an_old_file_is_migrated_after_a_backup(path, become_newer, caplog):
     assert dump(copy) == before
     assert {entry.name for entry in path.parent.iterdir()} == {path.name, copy.name}
     assert caplog.messages == [f"{path}: schema 0001 is migrated to 0002"]
+
+
+def test_many_that_find_an_old_file_migrate_it_once(path, become_newer):
+    become_newer()
+    barrier = threading.Barrier(4)
+
+    def use(number):
+        barrier.wait()
+        with Store.open(path) as store:
+            return store.add_record(samples.record(number))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(use, range(10, 14))) == [True] * 4
+    assert len(list(path.parent.glob("configs.db.bak-*"))) == 1
+    assert len(Store.read_only(path).records()) == 6
+
+
+def test_threads_migrate_different_files_at_once(path, become_newer, tmp_path):
+    # Alembic keeps the migration in progress in global variables.
+    paths = [tmp_path / f"{number}.db" for number in range(4)]
+    for copy in paths:
+        shutil.copy(path, copy)
+    become_newer()
+    with ThreadPoolExecutor(4) as pool:
+        for store in pool.map(Store.open, paths):
+            assert len(store.records()) == 2
 
 
 def test_a_migration_that_fails_changes_nothing(path, become_newer):
