@@ -58,7 +58,6 @@ class Commands(TyperGroup):
 
 app = typer.Typer(
     cls=Commands,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -74,8 +73,9 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def options(
+    context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
     version: Annotated[
         bool,
@@ -84,6 +84,8 @@ def options(
 ) -> None:
     """Global options; `--debug` is read in `Commands.main`, `--version` in its callback."""
     del debug, version
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 app.command("search")(search.search)

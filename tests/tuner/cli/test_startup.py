@@ -77,6 +77,13 @@ def test_compile_where_triton_does_not_exist_is_one_sentence(child: Run) -> None
     assert "Triton" in said.err
 
 
+def test_without_a_command_it_is_help(tuner: Run) -> None:
+    said = tuner()
+    assert said.status == 0
+    assert said.err == ""
+    assert "lookup" in said.out
+
+
 def test_the_installed_command(tmp_path: Path) -> None:
     command = Path(sys.executable).with_name("tuner")
     if not command.exists():
