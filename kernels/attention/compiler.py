@@ -4,10 +4,10 @@ One path for search and run time: `compile_kernel` hands Triton a source with ou
 attributes, so that a compile farm on a machine without a GPU and the process that launches find the
 same entry of Triton's disk cache. Works for `tl` (ASTSource) and Gluon (GluonASTSource) alike.
 
-What differs between Triton 3.6 and 3.9 in launching a CompiledKernel is in `Loaded`, and only there:
-3.6 generates one C launcher per signature, which takes the kernel's arguments spread; since 3.7 one
-C launcher takes them as a tuple after a description of their types. Importing this module loads
-neither Triton nor torch.
+What differs between Triton 3.6 and 3.9 in launching a CompiledKernel is in `Loaded`, and only
+there: 3.6 generates one C launcher per signature, which takes the kernel's arguments spread; since
+3.7 one C launcher takes them as a tuple after a description of their types. Importing this module
+loads neither Triton nor torch.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from typing import Any
 
 from kernels.attention.capability import limits
 from kernels.attention.template import CompileError, OutOfResources, Resources
-
-_DESCRIPTORS_KEPT = 1024  # per loaded kernel, about a kilobyte each
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,9 @@ def compile_kernel(source: Any, capability: int, options: Mapping[str, Any]) -> 
 
     try:
         kernel = triton.compile(
-            source, target=GPUTarget("cuda", capability, 32), options=dict(options)
+            source,
+            target=GPUTarget("cuda", capability, 32),
+            options={"enable_fp_fusion": True, **options},  # no longer the default from 3.10 on
         )
     except Exception as error:
         if type(error).__name__ == "OutOfResources":
@@ -149,7 +149,7 @@ class Loaded:
         kernel: from `compile_kernel`; not changed, so that it can be loaded on several devices.
     """
 
-    __slots__ = ("_descriptors", "_head", "_hooks", "_kernel", "_launch", "_metadata", "_types")
+    __slots__ = ("_head", "_hooks", "_kernel", "_launch", "_metadata", "_types")
 
     def __init__(self, kernel: Any) -> None:
         from triton import knobs
@@ -170,7 +170,6 @@ class Loaded:
         cooperative, dependent = launcher.launch_cooperative_grid, launcher.launch_pdl
         self._head = (self._kernel.function, cooperative, dependent)
         self._metadata = self._kernel.packed_metadata
-        self._descriptors: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         self._types = None
         if hasattr(launcher, "arg_annotations"):  # Triton ≥ 3.7
             self._types = (launcher.arg_annotations, launcher.kernel_signature)
@@ -204,24 +203,11 @@ class Loaded:
     ) -> tuple[Any, ...]:
         """The arguments that stand for the kernel's tensor descriptor number `index`.
 
-        They are a function of these numbers alone, so the latest are kept.
-
         Args:
             address: of the first element, 16-byte aligned.
             shape: none of it 0.
             strides: in elements; the last is 1, the others multiples of 16 bytes.
         """
-        key = (index, address, shape, strides)
-        arguments = self._descriptors.get(key)
-        if arguments is None:
-            if len(self._descriptors) >= _DESCRIPTORS_KEPT:
-                self._descriptors.clear()
-            arguments = self._descriptors[key] = self._encode(index, address, shape, strides)
-        return arguments
-
-    def _encode(
-        self, index: int, address: int, shape: tuple[int, ...], strides: tuple[int, ...]
-    ) -> tuple[Any, ...]:
         from triton.backends.nvidia import driver as nvidia
         from triton.runtime import driver
 

@@ -30,9 +30,15 @@ multiplies by `coarse`, the next power of two ≥ scale, which makes shift exact
 
 *Rows that see no key* have shift = −∞ and l = 0; they are written as zeros with lse = −∞.
 
-Causality: row i sees keys j ≤ i + causal_offset. The blocks that every row of the tile sees
+Causality: row i sees the keys j ≤ i + causal_offset. The blocks that every row of the tile sees
 entirely are swept without any mask; only those on the diagonal, and a last one that passes the
 end of the keys, are swept by the masked instance of the same loop.
+
+What is not finite: a score that a mask hides is replaced before it is used, so nothing in a hidden
+key of k leaks, and a NaN in a visible one makes its row NaN. A value in v is multiplied by the
+weight 0 for the rows that do not see it, so a NaN or infinity there reaches the rows before it
+whose tile visits its block: fewer than max(BLOCK_M, BLOCK_N) of them, as in other flash kernels.
+Keys hidden from all rows are never read.
 """
 
 import os
@@ -40,8 +46,8 @@ import os
 import triton
 import triton.language as tl
 
-# The interpreter decorates at import. Its bf16 dot is wrong (Triton 3.6) and it has no inline
-# assembly, so kernels take another road there.
+# The interpreter acts at import. Its bf16 dot is wrong (Triton 3.6) and it has no inline assembly,
+# so the kernel takes another road there.
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 # log₂ 8: how far a row's maximum may grow before its stale value is replaced.
@@ -52,68 +58,56 @@ GIANT = tl.constexpr(134217728.0)
 
 LN_2 = tl.constexpr(0.6931471805599453)
 
+# Whether any lane of the warp has an alpha other than 1.
+VOTE = tl.constexpr(
+    "{ .reg .pred grown; setp.neu.f32 grown, $1, 0f3F800000;\n"
+    "vote.sync.any.pred grown, grown, 0xffffffff; selp.b32 $0, 1, 0, grown; }"
+)
 
-@triton.jit
-def dot(a, b):
-    """a·b in fp32 from fp16 or bf16."""
-    if INTERPRETED:
-        a = a.to(tl.float32)
-        b = b.to(tl.float32)
-    return tl.dot(a, b)
-
-
-# 32 accumulators, multiplied by their alphas unless no lane of the warp has grown. Operands: $0–$31
-# the accumulators, tied to $32–$63; $64–$95 alphas; $96–$127 flags, the same in all lanes.
+# 32 accumulators times their alphas, branched around if no flag is set. Operands: $0 to $31 the
+# accumulators, tied to the inputs $32 to $63; $64 to $95 alphas; $96 to $127 flags. (The flags are
+# copies of few registers, so ptxas folds the chain of or.)
 _PACK = 32
 PACK = tl.constexpr(_PACK)
-SKIP_ASM = tl.constexpr(
+MULTIPLY_IF = tl.constexpr(
     "{ .reg .pred grown; .reg .b32 any; mov.b32 any, 0;\n"
     + "".join(f"or.b32 any, any, ${3 * _PACK + i};\n" for i in range(_PACK))
-    + "setp.ne.b32 grown, any, 0;\n@!grown bra.uni DONE;\n"
+    + "setp.ne.b32 grown, any, 0; @!grown bra.uni DONE;\n"
     + "".join(f"mul.f32 ${i}, ${i}, ${2 * _PACK + i};\n" for i in range(_PACK))
     + "DONE: }"
 )
-SKIP_CONSTRAINTS = tl.constexpr(
+MULTIPLY_IF_OPERANDS = tl.constexpr(
     ",".join(["=f"] * _PACK + [str(i) for i in range(_PACK)] + ["f"] * _PACK + ["r"] * _PACK)
-)
-VOTE_ASM = tl.constexpr(
-    "{ .reg .pred p; setp.neu.f32 p, $1, 0f3F800000; vote.sync.any.pred p, p, 0xffffffff;\n"
-    "selp.b32 $0, 1, 0, p; }"
 )
 
 
 @triton.jit
-def rescale(acc, alpha, DEFER: tl.constexpr):
-    """acc·alpha per row; with DEFER, a warp in which every alpha is 1 branches around it."""
-    if DEFER == 0 or INTERPRETED:
-        acc = acc * alpha[:, None]
-    elif DEFER == 1:
-        grown = tl.inline_asm_elementwise(VOTE_ASM, "=r,f", [alpha], tl.int32, True, 1)
-        acc = tl.inline_asm_elementwise(
-            SKIP_ASM, SKIP_CONSTRAINTS, [acc, alpha[:, None], grown[:, None]], tl.float32, True, PACK
-        )
-    elif DEFER == 2:
-        if tl.min(alpha, 0) < 1.0:
-            acc = acc * alpha[:, None]
-    elif DEFER == 3:
-        acc = acc * alpha[:, None]
+def dot(a, b, acc):
+    """acc + a·b in fp32 from fp16 or bf16."""
+    if INTERPRETED:
+        acc += tl.dot(a.to(tl.float32), b.to(tl.float32))
+    else:
+        acc = tl.dot(a, b, acc)
     return acc
 
 
 @triton.jit
-def tile(source, batch, head, start, row, length, BLOCK: tl.constexpr, HEADDIM: tl.constexpr,
-         TMA: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
-    """Rows start to start + BLOCK of one head, (BLOCK, HEADDIM); rows past `length` read as zeros.
+def tile(
+    source, batch, head, start, row, length,
+    ROWS: tl.constexpr, HEADDIM: tl.constexpr, TMA: tl.constexpr, BOUNDED: tl.constexpr,
+):  # fmt: skip
+    """The rows start to start + ROWS of one head, (ROWS, HEADDIM); if BOUNDED, zeros from `length`.
 
-    `source` is a 4-d tensor descriptor, or a pointer to the head's row 0 with `row` the stride.
+    `source` is a descriptor of (batch, heads, length, headdim), which gives zeros by itself, or a
+    pointer to the head's row 0 with the stride `row`.
     """
     if TMA:
-        block = source.load([batch, head, start, 0]).reshape(BLOCK, HEADDIM)
+        block = source.load([batch, head, start, 0]).reshape(ROWS, HEADDIM)
     else:
-        rows = tl.arange(0, BLOCK)
-        inner = rows[:, None] * row + tl.arange(0, HEADDIM)[None, :]
-        pointers = source + start.to(tl.int64) * row + inner
-        if MASKED:
+        rows = tl.arange(0, ROWS)
+        within = rows[:, None] * row + tl.arange(0, HEADDIM)[None, :]
+        pointers = source + start.to(tl.int64) * row + within
+        if BOUNDED:
             block = tl.load(pointers, mask=(start + rows < length)[:, None], other=0.0)
         else:
             block = tl.load(pointers)
@@ -121,65 +115,83 @@ def tile(source, batch, head, start, row, length, BLOCK: tl.constexpr, HEADDIM: 
 
 
 @triton.jit
-def sweep(m, shift, l, acc, q, k, v, batch, head_kv, k_row, v_row, length, first_hidden, start, stop,
-          scale, coarse, limit,
-          HEADDIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr,
-          DEFER: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, STAGES: tl.constexpr,
-          CLEAN: tl.constexpr, GUARD: tl.constexpr, UNROLL: tl.constexpr):  # fmt: skip
-    """The online softmax over the key blocks start to stop; returns the new (m, shift, l, acc).
+def rescale(acc, alpha, DEFER: tl.constexpr):
+    """acc·alpha; with DEFER, a warp in which every alpha is 1 branches around it."""
+    if DEFER and not INTERPRETED:
+        grown = tl.inline_asm_elementwise(VOTE, "=r,f", [alpha], tl.int32, True, 1)
+        acc = tl.inline_asm_elementwise(
+            MULTIPLY_IF, MULTIPLY_IF_OPERANDS, [acc, alpha[:, None], grown[:, None]],
+            tl.float32, True, PACK,
+        )  # fmt: skip
+    else:
+        acc = acc * alpha[:, None]
+    return acc
 
-    Row r of the tile sees the keys before first_hidden + r and before `length`; only the MASKED
-    instance looks at that.
+
+@triton.jit
+def sweep(
+    m, shift, l, acc, q, k, v, batch, head_kv, k_row, v_row, seqlen_k, first_hidden, start, stop,
+    scale, coarse,
+    HEADDIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr,
+    DEFER: tl.constexpr, SUM_LATE: tl.constexpr, STAGES: tl.constexpr,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
+    """The online softmax over the key blocks start to stop: the new (m, shift, l, acc).
+
+    Row r of the tile sees the keys before first_hidden + r, if CAUSAL, and before seqlen_k; only
+    the MASKED instance looks at that. SUM_LATE adds up p after the product p·v, not before it.
     """
-    for block in tl.range(start, stop, num_stages=STAGES, loop_unroll_factor=UNROLL):
+    for block in tl.range(start, stop, num_stages=STAGES):
         first = block * BLOCK_N
-        keys = tile(k, batch, head_kv, first, k_row, length, BLOCK_N, HEADDIM, TMA, MASKED)
-        s = dot(q, tl.trans(keys))
-        if CLEAN and MASKED:
-            values = tile(v, batch, head_kv, first, v_row, length, BLOCK_N, HEADDIM, TMA, MASKED)
-            finite = tl.abs(values.to(tl.float32)) < float("inf")
-            values = tl.where(finite, values, 0.0)
-            poison = tl.where(tl.min(finite.to(tl.int32), 1) == 1, 0.0, float("nan"))
-            s += poison[None, :]
+        keys = tile(k, batch, head_kv, first, k_row, seqlen_k, BLOCK_N, HEADDIM, TMA, MASKED)
+        s = dot(q, tl.trans(keys), tl.zeros([BLOCK_M, BLOCK_N], tl.float32))
         if MASKED:
-            column = first + tl.arange(0, BLOCK_N)
+            key = first + tl.arange(0, BLOCK_N)[None, :]
             if CAUSAL:
-                row_end = tl.minimum(first_hidden + tl.arange(0, BLOCK_M), length)
-                seen = column[None, :] < row_end[:, None]
+                hidden = tl.minimum(first_hidden + tl.arange(0, BLOCK_M), seqlen_k)[:, None]
             else:
-                seen = (column < length)[None, :]
-            s = tl.where(seen, s, float("-inf"))
+                hidden = seqlen_k
+            s = tl.where(key < hidden, s, float("-inf"))
 
         top = tl.max(s, 1)
         if DEFER:
-            new_m = tl.where(top > m + STALE / scale, top, m)
+            m = tl.where(top > m + STALE / scale, top, m)
         else:
-            new_m = tl.maximum(m, top)
-        if GUARD:
-            factor = tl.where(tl.abs(new_m) < limit, scale, coarse)
-            new_shift = new_m * factor
-            factor2 = factor[:, None]
-        else:
-            new_shift = new_m * scale
-            factor2 = scale
+            m = tl.maximum(m, top)
+        factor = tl.where(tl.abs(m) < GIANT / scale, scale, coarse)
+        old_shift = shift
+        shift = m * factor
         if MASKED:
-            # A row that has seen nothing yet: any finite shift gives p = 0 and alpha = 0.
-            used = tl.where(new_m == float("-inf"), 0.0, new_shift)
+            # For a row that has seen nothing yet, any finite shift gives p = 0 and alpha = 0.
+            used = tl.where(m == float("-inf"), 0.0, shift)
         else:
-            used = new_shift
-        alpha = tl.math.exp2(shift - used)
-        p = tl.math.exp2(s * factor2 - used[:, None])
-        l = l * alpha + tl.sum(p, 1)
+            used = shift
+        p = tl.math.exp2(s * factor[:, None] - used[:, None])
+        alpha = tl.math.exp2(old_shift - used)
+
+        if not SUM_LATE:
+            l = l * alpha + tl.sum(p, 1)
         acc = rescale(acc, alpha, DEFER)
-        if not (CLEAN and MASKED):
-            values = tile(v, batch, head_kv, first, v_row, length, BLOCK_N, HEADDIM, TMA, MASKED)
-        if INTERPRETED:
-            acc += dot(p.to(values.dtype), values)
-        else:
-            acc = tl.dot(p.to(values.dtype), values, acc)
-        m = new_m
-        shift = new_shift
+        values = tile(v, batch, head_kv, first, v_row, seqlen_k, BLOCK_N, HEADDIM, TMA, MASKED)
+        acc = dot(p.to(values.dtype), values, acc)
+        if SUM_LATE:
+            l = l * alpha + tl.sum(p, 1)
     return m, shift, l, acc
+
+
+@triton.jit
+def tile_of_program(tiles, HEADS_TOGETHER: tl.constexpr):
+    """(tile, head over all batches) of this program.
+
+    Heads go in gangs of HEADS_TOGETHER, small enough for their k and v to stay in L2. Within a
+    gang, all heads do their first tile, then all their second, and so on.
+    """
+    heads = tl.num_programs(0) // tiles
+    gang = tl.program_id(0) // (tiles * HEADS_TOGETHER)
+    first_head = gang * HEADS_TOGETHER
+    together = tl.minimum(heads - first_head, HEADS_TOGETHER)
+    within = tl.program_id(0) - first_head * tiles
+    return within // together, first_head + within % together
 
 
 @triton.jit
@@ -189,71 +201,73 @@ def attention_forward(
     out_batch, out_head, out_row,
     heads, group, seqlen_q, seqlen_k, causal_offset, scale, coarse,
     HEADDIM: tl.constexpr, CAUSAL: tl.constexpr, LSE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr, DEFER: tl.constexpr,
-    DIAGONAL_FIRST: tl.constexpr, STAGES: tl.constexpr,
-    CLEAN: tl.constexpr, GUARD: tl.constexpr, UNROLL: tl.constexpr, HEADS_TOGETHER: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr, TMA: tl.constexpr,
+    DEFER: tl.constexpr, SUM_LATE: tl.constexpr, DIAGONAL_FIRST: tl.constexpr,
+    HEADS_TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """One tile of BLOCK_M query rows of one head. Grid: (tiles · heads · batch,)."""
+    """One tile of BLOCK_M query rows of one head. Grid: (tiles · heads · batch,).
+
+    Args:
+        q, k, v: 4-d tensor descriptors if TMA, else pointers with the strides that follow.
+        out, lse: pointers; lse is contiguous, fp32, and used if LSE.
+        heads, group: query heads, and how many of them share a head of k and v.
+        scale, coarse: |sm_scale|·log₂e > 0, and the next power of two ≥ it.
+    """
     tiles = tl.cdiv(seqlen_q, BLOCK_M)
-    index = tl.program_id(0)
-    if HEADS_TOGETHER == 1:
-        tile_index = index % tiles
-        head_index = index // tiles
-    else:
-        total = tl.num_programs(0) // tiles
-        together = tl.minimum(HEADS_TOGETHER, total)
-        gang = index // (tiles * together)
-        first_head = gang * together
-        together = tl.minimum(together, total - first_head)
-        within = index - first_head * tiles
-        tile_index = within // together
-        head_index = first_head + within % together
+    index, batch_head = tile_of_program(tiles, HEADS_TOGETHER)
     if CAUSAL:
-        tile_index = tiles - 1 - tile_index  # the longest first
-    batch = head_index // heads
-    head = head_index % heads
+        index = tiles - 1 - index  # the longest first, so that the last to end are short
+    batch = batch_head // heads
+    head = batch_head % heads
     head_kv = head // group
-    start_m = tile_index * BLOCK_M
+    start_m = index * BLOCK_M
     rows = start_m + tl.arange(0, BLOCK_M)
 
     if not TMA:
         q += batch.to(tl.int64) * q_batch + head.to(tl.int64) * q_head
         k += batch.to(tl.int64) * k_batch + head_kv.to(tl.int64) * k_head
         v += batch.to(tl.int64) * v_batch + head_kv.to(tl.int64) * v_head
-    query = tile(q, batch, head, start_m, q_row, seqlen_q, BLOCK_M, HEADDIM, TMA, True)
+    queries = tile(q, batch, head, start_m, q_row, seqlen_q, BLOCK_M, HEADDIM, TMA, True)
 
-    stop = tl.cdiv(seqlen_k, BLOCK_N)
+    # Key blocks 0 to whole are seen entirely by every row; whole to stop need the mask.
     whole = seqlen_k // BLOCK_N
-    first_hidden = start_m + 1 + causal_offset
+    stop = tl.cdiv(seqlen_k, BLOCK_N)
+    first_hidden = start_m + causal_offset + 1  # from the tile's first row
     if CAUSAL:
         whole = tl.maximum(tl.minimum(whole, first_hidden // BLOCK_N), 0)
-        last_hidden = first_hidden - 1 + BLOCK_M
+        last_hidden = first_hidden + BLOCK_M - 1
         stop = tl.maximum(tl.minimum(stop, (last_hidden + BLOCK_N - 1) // BLOCK_N), 0)
 
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     shift = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, HEADDIM], tl.float32)
-    limit = GIANT / scale
     if DIAGONAL_FIRST:
         m, shift, l, acc = sweep(
-            m, shift, l, acc, query, k, v, batch, head_kv, k_row, v_row, seqlen_k, first_hidden,
-            whole, stop, scale, coarse, limit, HEADDIM, BLOCK_M, BLOCK_N, TMA, DEFER, True, CAUSAL, STAGES, CLEAN, GUARD, 1)  # fmt: skip
+            m, shift, l, acc, queries, k, v, batch, head_kv, k_row, v_row, seqlen_k, first_hidden,
+            whole, stop, scale, coarse,
+            HEADDIM, BLOCK_M, BLOCK_N, TMA, DEFER, SUM_LATE, STAGES, True, CAUSAL,
+        )  # fmt: skip
     m, shift, l, acc = sweep(
-        m, shift, l, acc, query, k, v, batch, head_kv, k_row, v_row, seqlen_k, first_hidden,
-        0, whole, scale, coarse, limit, HEADDIM, BLOCK_M, BLOCK_N, TMA, DEFER, False, CAUSAL, STAGES, CLEAN, GUARD, UNROLL)  # fmt: skip
+        m, shift, l, acc, queries, k, v, batch, head_kv, k_row, v_row, seqlen_k, first_hidden,
+        0, whole, scale, coarse,
+        HEADDIM, BLOCK_M, BLOCK_N, TMA, DEFER, SUM_LATE, STAGES, False, CAUSAL,
+    )  # fmt: skip
     if not DIAGONAL_FIRST:
         m, shift, l, acc = sweep(
-            m, shift, l, acc, query, k, v, batch, head_kv, k_row, v_row, seqlen_k, first_hidden,
-            whole, stop, scale, coarse, limit, HEADDIM, BLOCK_M, BLOCK_N, TMA, DEFER, True, CAUSAL, STAGES, CLEAN, GUARD, 1)  # fmt: skip
+            m, shift, l, acc, queries, k, v, batch, head_kv, k_row, v_row, seqlen_k, first_hidden,
+            whole, stop, scale, coarse,
+            HEADDIM, BLOCK_M, BLOCK_N, TMA, DEFER, SUM_LATE, STAGES, True, CAUSAL,
+        )  # fmt: skip
 
     l = tl.where(l == 0.0, 1.0, l)  # no key seen: acc is 0
     acc = acc * (1.0 / l)[:, None]
     out += batch.to(tl.int64) * out_batch + head.to(tl.int64) * out_head
     out += start_m.to(tl.int64) * out_row
-    inner = tl.arange(0, BLOCK_M)[:, None] * out_row + tl.arange(0, HEADDIM)[None, :]
-    tl.store(out + inner, acc.to(out.dtype.element_ty), mask=(rows < seqlen_q)[:, None])
+    within = tl.arange(0, BLOCK_M)[:, None] * out_row + tl.arange(0, HEADDIM)[None, :]
+    tl.store(out + within, acc.to(out.dtype.element_ty), mask=(rows < seqlen_q)[:, None])
     if LSE:
-        exact = tl.where(tl.abs(m) < limit, shift, m * scale)
-        natural = (exact + tl.math.log2(l)) * LN_2
-        tl.store(lse + head_index.to(tl.int64) * seqlen_q + rows, natural, mask=rows < seqlen_q)
+        # Where shift used coarse it is no logarithm.
+        exact = tl.where(tl.abs(m) < GIANT / scale, shift, m * scale)
+        pointers = lse + batch_head.to(tl.int64) * seqlen_q + rows
+        tl.store(pointers, (exact + tl.math.log2(l)) * LN_2, mask=rows < seqlen_q)
