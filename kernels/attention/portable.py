@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _LOG2_E = math.log2(math.e)
 _ALIGNMENT = 8  # elements of 2 bytes in 16 bytes
-_MAX_ROW_STRIDE = 2**23  # offsets within a block of 256 rows are 32-bit
+_MAX_ROW_STRIDE = 2**24  # pointers within a block of 128 rows are 32-bit
 _MIN_SCALE = 2.0**-126  # stands for 0, whose product with a masked score of −∞ would be NaN
 
 _PLANS_KEPT = 1024  # per loaded kernel; each belongs to one set of shapes, strides and addresses
@@ -71,21 +71,6 @@ class _Loaded:
 
 # CompiledKernel -> device index -> loaded.
 _loaded: WeakKeyDictionary[Any, dict[int, _Loaded]] = WeakKeyDictionary()
-
-
-def aligned(tensor: Tensor) -> bool:
-    """Whether the template reads or writes `tensor` (batch, heads, seqlen, headdim) as it lies.
-
-    It does if rows are contiguous and everything starts at a multiple of 16 bytes; callers copy
-    what is not. Strides are otherwise free: transposed views and parts of a packed tensor are fine.
-    """
-    strides, shape = tensor.stride(), tensor.shape
-    return (
-        strides[3] == 1
-        and tensor.data_ptr() % 16 == 0
-        and all(stride % _ALIGNMENT == 0 or size <= 1 for stride, size in zip(strides, shape[:3]))
-        and (strides[2] < _MAX_ROW_STRIDE or shape[2] <= 1)
-    )
 
 
 class PortableTemplate(Template):
@@ -222,8 +207,11 @@ class PortableTemplate(Template):
         not read at all.
 
         Args:
-            q, k, v, out: each `aligned`.
+            q, k, v, out: each aligned (see layout.py); views are fine, also a stride of 0.
             lse: contiguous.
+
+        Raises:
+            ValueError: a config without tma, and a row stride of 2^24 or more.
         """
         device = q.device.index
         kernels = _loaded.get(binary.kernel)
@@ -282,6 +270,8 @@ def _plan(
     if blocks == 0 or seqlen_k <= 0:
         return 0, (), ()
     strides = [_strides(tensor) for tensor in (q, k, v, out)]
+    if not config["tma"] and max(stride[2] for stride in strides[:3]) >= _MAX_ROW_STRIDE:
+        raise ValueError(f"a row stride is {_MAX_ROW_STRIDE} or more, but must be less without tma")
     sources: tuple[Any, ...] = (q.data_ptr(), k.data_ptr(), v.data_ptr())
     if config["tma"]:
         keys = (batch, heads_kv, seqlen_k, headdim)
@@ -331,7 +321,9 @@ def _arguments(specialization: Specialization, config: Config) -> list[Argument]
     )
     for name in ("q", "k", "v", "out"):
         for dimension, kind in (("batch", "i64"), ("head", "i64"), ("row", "i32")):
-            if config["tma"] and name != "out":
+            if name == "out":
+                arguments.append(Argument(f"out_{dimension}", "i64", divisible_by=_ALIGNMENT))
+            elif config["tma"]:
                 arguments.append(Argument(f"{name}_{dimension}", "constexpr", 0))
             else:
                 arguments.append(Argument(f"{name}_{dimension}", kind, divisible_by=_ALIGNMENT))
