@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,10 +17,12 @@ CASES = Path(__file__).with_name("interpreted_numerics.py")
 
 
 def version(distribution: str) -> tuple[int, ...]:
+    """(major, minor, patch), empty if it is not installed."""
     try:
-        return tuple(int(n) for n in importlib.metadata.version(distribution).split(".")[:3])
+        found = importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return ()
+    return tuple(int(number) for number in re.findall(r"\d+", found)[:3])
 
 
 def test_the_kernel_equals_the_reference_on_the_interpreter():
