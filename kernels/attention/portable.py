@@ -100,12 +100,12 @@ class PortableTemplate(Template):
             "BLOCK_M": (64, 128),
             "BLOCK_N": (64, 128) if headdim == 64 else (32, 64, 128),
             "num_warps": (4, 8),
-            "num_stages": (1, 2, 3, 4) if headdim == 256 else (1, 2, 3),
+            "num_stages": (1, 2, 3),
             "maxnreg": (0, 168) if headdim == 256 else (0, 128, 168),
             "defer_rescale": (False, True),
             "tma": (False, True),
             "diagonal_first": (False, True) if specialization.causal else (False,),
-            "heads_together": (1, 8),
+            "heads_together": (1, 4, 8) if headdim == 256 else (1, 8),
         }
         if headdim == 256:
             space["sum_late"] = (False, True)

@@ -19,9 +19,9 @@ from tuner.trial import Candidate, Outcome
 # no limit of its own, can take for ever.
 DEADLINE_S = 60.0
 
-# Bytes of spilled registers per thread that are still worth timing: headdim-256 kernels that spill
-# a few registers outside their loops are among the fastest, those that spill dozens never are.
-SPILL_LIMIT = 64
+# Bytes of spilled registers per thread that are still worth timing: at headdim 256 the fastest full
+# and short causal configs spill 48 to 104 outside their loops, and are up to 15 % ahead of the rest.
+SPILL_LIMIT = 256
 
 FACTORY = "tuner.evaluate.compile_worker:handlers"
 
