@@ -63,8 +63,12 @@ def writing_engine(path: Path, timeout_s: float) -> Engine:
 
     def connect() -> sqlite3.Connection:
         connection = _connect(path, "mode=rw", timeout_s)
-        # Some builds of SQLite default to less in WAL mode, and power loss would undo commits.
-        connection.execute("PRAGMA synchronous=FULL")
+        try:
+            # Some builds of SQLite default to less in WAL mode: power loss would undo commits.
+            connection.execute("PRAGMA synchronous=FULL")
+        except sqlite3.Error:  # this reads the file
+            connection.close()
+            raise
         return connection
 
     return _engine(connect)
