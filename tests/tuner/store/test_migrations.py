@@ -76,6 +76,7 @@ def test_the_migrations_make_the_tables_that_the_code_declares(path):
         options = {"version_table": schema.version.name, "compare_type": True}
         context = MigrationContext.configure(connection, opts=options)
         assert compare_metadata(context, schema.metadata) == []
+    engine.dispose()
     for table in schema.metadata.tables.values():
         columns = query(path, f"pragma table_info({table.name})")
         assert [column[1] for column in sorted(columns, key=lambda c: c[5]) if column[5]] == [
