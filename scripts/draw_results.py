@@ -126,7 +126,9 @@ def draw(records: Sequence[Record], output: Path) -> None:
 
 def panel(axis, records: Sequence[Record], headdim: int, causal: bool) -> None:  # type: ignore[no-untyped-def]
     shown = [r for s in GRID_SEQLENS if (r := find(records, headdim, s, causal)) is not None]
-    series = [("ours", [(r.measurement.median_ms, r.measurement.spread) for r in shown])]
+    series: list[tuple[str, list[tuple[float, float] | None]]] = [
+        ("ours", [(r.measurement.median_ms, r.measurement.spread) for r in shown])
+    ]
     for name in PEERS:
         timings = [{p.name: (p.median_ms, p.spread) for p in r.peers}.get(name) for r in shown]
         series.append((name, timings))

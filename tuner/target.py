@@ -1,4 +1,4 @@
-"""Where a kernel runs: the hardware that decides a record's identity, and the software beside it."""
+"""Where a kernel runs: the hardware, which a record is identified by, and the software."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the entry points accept. Every refusal is one sentence: the argument, what came, what may."""
+"""What the entry points accept. A refusal is one sentence: the argument, what came, what may."""
 
 from __future__ import annotations
 

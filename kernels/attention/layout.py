@@ -10,14 +10,22 @@ if TYPE_CHECKING:
 ALIGNMENT = 16
 """Bytes. Wide loads and TMA descriptors both want bases and strides that are multiples of it."""
 
+MAX_ROW_STRIDE = 2**24
+"""Elements. Kernels that read by pointers count in 32 bits within a tile of up to 128 rows."""
+
 
 def aligned(tensor: Tensor) -> bool:
-    """Whether the last stride is 1 and base and other strides are multiples of 16 bytes."""
+    """Whether the kernels take `tensor` (batch, heads, seqlen, headdim) as it lies: rows are dense,
+    and they start at multiples of 16 bytes. Strides are otherwise free, those of dimensions of
+    size 1 entirely."""
     step = ALIGNMENT // tensor.element_size()
-    strides = tensor.stride()
+    strides, shape = tensor.stride(), tensor.shape
     return (
-        strides[-1] == 1
-        and all(stride % step == 0 for stride in strides[:-1])
+        strides[3] == 1
+        and (strides[2] % step == 0 or shape[2] == 1)
+        and (strides[1] % step == 0 or shape[1] == 1)
+        and (strides[0] % step == 0 or shape[0] == 1)
+        and strides[2] < MAX_ROW_STRIDE
         and tensor.data_ptr() % ALIGNMENT == 0
     )
 

@@ -16,6 +16,7 @@ from kernels.attention import compiler
 from kernels.attention.capability import limits, supported
 from kernels.attention.compiler import Argument
 from kernels.attention.config import Config, Value
+from kernels.attention.layout import MAX_ROW_STRIDE
 from kernels.attention.problem import DTYPES, HEADDIMS, Problem, Specialization
 from kernels.attention.template import Binary, Space, Template
 from kernels.attention.version import version_hash
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 _LOG2_E = math.log2(math.e)
 _ALIGNMENT = 8  # elements of 2 bytes in 16 bytes
-_MAX_ROW_STRIDE = 2**24  # pointers within a block of 128 rows are 32-bit
 _MIN_SCALE = 2.0**-126  # stands for 0, whose product with a masked score of −∞ would be NaN
 
 _PLANS_KEPT = 1024  # per loaded kernel; each belongs to one set of shapes, strides and addresses
@@ -272,8 +272,8 @@ def _plan(
     if blocks == 0 or seqlen_k <= 0:
         return 0, (), ()
     strides = [_strides(tensor) for tensor in (q, k, v, out)]
-    if not config["tma"] and max(stride[2] for stride in strides[:3]) >= _MAX_ROW_STRIDE:
-        raise ValueError(f"a row stride is {_MAX_ROW_STRIDE} or more, but must be less without tma")
+    if not config["tma"] and max(stride[2] for stride in strides[:3]) >= MAX_ROW_STRIDE:
+        raise ValueError(f"a row stride is {MAX_ROW_STRIDE} or more, but must be less without tma")
     sources: tuple[Any, ...] = (q.data_ptr(), k.data_ptr(), v.data_ptr())
     if config["tma"]:
         keys = (batch, heads_kv, seqlen_k, headdim)

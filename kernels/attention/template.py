@@ -27,7 +27,7 @@ class CompileError(Exception):
     """The compiler refused a config; the message is its first meaningful line."""
 
 
-class OutOfResources(CompileError):
+class OutOfResources(CompileError):  # noqa: N818 (as Triton calls it)
     """A config needs more shared memory or registers than there is; names it and the bytes."""
 
 

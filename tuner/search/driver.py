@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from kernels.attention.problem import Problem
+from kernels.attention.problem import Problem, Specialization
 from tuner.evaluate.executor import Executor
 from tuner.record import Record, standing
 from tuner.search import samplers
@@ -19,6 +19,7 @@ from tuner.search.events import Event, Observer, ProblemEnded, ProblemSkipped
 from tuner.search.exploration import Exploration
 from tuner.search.verdict import crown
 from tuner.store import Store
+from tuner.trial import Candidate
 
 DEFAULT_TRIALS = 60
 
@@ -83,6 +84,7 @@ def search(
     """
     seeds = list(inherited)
     results: list[Record | None] = []
+    binaries: set[tuple[Candidate, Specialization]] = set()
     deadline = None if options.budget_s is None else time.monotonic() + options.budget_s
     for index, problem in enumerate(problems):
         started = time.monotonic()
@@ -107,7 +109,7 @@ def search(
         exploration = Exploration(
             problem, candidates, executor, store, seeds, options.sampler, options.seed,
             trials=options.wanted(len(candidates.feasible)),
-            forget=options.force, deadline=share,
+            forget=options.force, deadline=share, binaries=binaries,
         )  # fmt: skip
         exploration.run(observer, index, len(problems))
         record = crown(exploration, seeds, options.rounds, observer)

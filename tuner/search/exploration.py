@@ -12,7 +12,7 @@ from math import log2
 from typing import Any
 
 from kernels.attention import registry
-from kernels.attention.problem import Problem
+from kernels.attention.problem import Problem, Specialization
 from tuner.evaluate.executor import Compilation, Evaluation, Executor
 from tuner.record import Record
 from tuner.search.candidates import CandidateSet
@@ -34,6 +34,7 @@ class Exploration:
         trials: how many trials to have in the end, those of earlier searches included.
         forget: do not count on trials of earlier searches.
         deadline: on the monotonic clock, finals included; None for no limit.
+        binaries: what earlier problems compiled already, and so costs no more; added to.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Exploration:
         trials: int,
         forget: bool = False,
         deadline: float | None = None,
+        binaries: set[tuple[Candidate, Specialization]] | None = None,
     ) -> None:
         self.problem = problem
         self.candidates = candidates
@@ -73,6 +75,7 @@ class Exploration:
         self._started = 0
         self._done = 0
         self._deadline = deadline
+        self._binaries = set() if binaries is None else binaries
         self._compiling: dict[Future[Compilation], Candidate] = {}
         self._evaluating: dict[Future[Evaluation], Compilation] = {}
         self._ready: deque[Compilation] = deque()
@@ -141,9 +144,11 @@ class Exploration:
         if future in self._compiling:
             del self._compiling[future]
             compiled: Compilation = future.result()
-            self.seconds = replace(
-                self.seconds, compiling=self.seconds.compiling + compiled.seconds
-            )
+            binary = (compiled.candidate, self.problem.specialization)
+            if binary not in self._binaries:
+                self._binaries.add(binary)
+                spent = self.seconds.compiling + compiled.seconds
+                self.seconds = replace(self.seconds, compiling=spent)
             if compiled.outcome is Outcome.OK:
                 self._ready.append(compiled)
             else:

@@ -210,6 +210,8 @@ def test_runs_on_the_current_stream():
     q, k, v = (randn(1, 2, 200, 64, seed=i) for i in range(3))
     binary = binary_for(q, True)
     out = torch.zeros_like(q)
+    TEMPLATE.launch(binary, q, k, v, out, None, 0.125)  # loads the module, which may wait
+    out.zero_()
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
