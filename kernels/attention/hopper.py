@@ -1,0 +1,314 @@
+"""The Hopper template: attention forward in Gluon, Triton's lower dialect, for sm_90 alone.
+
+The kernel is hopper_kernel.py. This module says which configs it has, why some cannot run, how one
+is compiled without a GPU and how it is launched. Importing it loads neither Triton nor torch.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from kernels.attention import compiler
+from kernels.attention.capability import limits
+from kernels.attention.compiler import Argument
+from kernels.attention.config import Config
+from kernels.attention.problem import DTYPES, HEADDIMS, Problem, Specialization
+from kernels.attention.template import Binary, Space, Template
+from kernels.attention.version import version_hash
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_CAPABILITY = 90  # wgmma is sm_90a alone: nothing before has it, nothing after keeps it
+_ALIGNMENT = 8  # elements of 2 bytes in 16 bytes
+_ROWS = 64  # of queries in a consumer
+_LOG2_E = math.log2(math.e)
+_MIN_SCALE = 2.0**-126  # stands for 0, whose product with a masked score of −∞ would be NaN
+_GIANT = 2.0**27  # |m·scale| from which the shift is made exact by a power of two
+_STALE = 3.0  # log₂ 8: how far a row's maximum may grow before its stale value is replaced
+
+# Registers of a consumer's thread and of the producer's warpgroup, per number of consumers. They
+# use up the 65536 there are, in the steps of 8 that setmaxnreg takes, and at least 24.
+_REGISTERS = {2: (240, 24), 3: (160, 32)}
+
+_HARDWARE_BARRIERS = 16
+
+# Shared memory beside the queries, keys and values: the barriers, and what turns the output around.
+_SCRATCH = 4096 + 512
+
+# What a tile costs beside its blocks, as a share of the cost of one tile's worth of them.
+_OVERHEAD = 0.6
+
+_loaded: WeakKeyDictionary[Any, dict[int, compiler.Loaded]] = WeakKeyDictionary()
+
+
+class HopperTemplate(Template):
+    """See the module and Template."""
+
+    name = "hopper"
+
+    @cached_property
+    def version(self) -> str:
+        return version_hash(Path(__file__).with_name("hopper_kernel.py"), ["attention_forward"])
+
+    def space(self, specialization: Specialization) -> Space:
+        return {
+            "BLOCK_N": (32, 64, 128),
+            "consumers": (2, 3),
+            "stages": (2, 3, 4),
+            "q_buffers": (1, 2),
+            "ping_pong": (False, True),
+            "defer_rescale": (False, True),
+            "hardware_release": (False, True),
+        }
+
+    def supports(self, specialization: Specialization, capability: int) -> str | None:
+        if specialization.headdim not in HEADDIMS:
+            return f"headdim is {specialization.headdim}, but must be one of {HEADDIMS}"
+        if specialization.dtype not in DTYPES:
+            return f"dtype is {specialization.dtype}, but must be one of {DTYPES}"
+        if capability != _CAPABILITY:
+            return f"sm_{capability} has no wgmma; only sm_{_CAPABILITY} has"
+        return None
+
+    def reject(self, specialization: Specialization, config: Config, capability: int) -> str | None:
+        reason = self.supports(specialization, capability)
+        if reason is not None:
+            return reason
+        space = self.space(specialization)
+        if set(config) != set(space):
+            return f"parameters are {sorted(config)}, but must be {sorted(space)}"
+        for name, value in config.items():
+            if not any(value == choice and type(value) is type(choice) for choice in space[name]):
+                return f"{name} is {value!r}, but must be one of {space[name]}"
+        block_n, consumers, stages, q_buffers = (
+            int(config[name]) for name in ("BLOCK_N", "consumers", "stages", "q_buffers")
+        )
+        headdim, have = specialization.headdim, limits(capability)
+        # Accumulator and scores in fp32, weights in 16 bits; the rest is addresses and row state.
+        needed = headdim // 2 + block_n // 2 + block_n // 4
+        if needed > _REGISTERS[consumers][0] - 24:
+            return f"acc, s and p alone take {needed} of {_REGISTERS[consumers][0]} registers"
+        shared = 2 * headdim * (_ROWS * consumers * q_buffers + 2 * stages * block_n) + _SCRATCH
+        if shared > have.shared_memory:
+            return f"q, k and v take {shared} bytes of {have.shared_memory} of shared memory"
+        if config["hardware_release"]:
+            ours = consumers + q_buffers + 2 * stages
+            theirs = 2 + consumers
+            if ours + theirs > _HARDWARE_BARRIERS:
+                return f"{ours} barriers and Triton's {theirs} exceed {_HARDWARE_BARRIERS}"
+        return None
+
+    def default(self, problem: Problem, capability: int) -> Config:
+        block_n, consumers, stages, q_buffers, defer = {
+            64: (128, 3, 3, 2, False),
+            128: (128, 2, 2, 2, True),
+            256: (64, 2, 2, 1, True),
+        }[problem.headdim]
+        return Config(
+            BLOCK_N=block_n, consumers=consumers, stages=stages, q_buffers=q_buffers,
+            ping_pong=True, defer_rescale=defer, hardware_release=True,
+        )  # fmt: skip
+
+    def compile(self, specialization: Specialization, config: Config, capability: int) -> Binary:
+        from kernels.attention.hopper_kernel import attention_forward
+
+        source = compiler.source(
+            attention_forward, _arguments(specialization, config), gluon=True
+        )
+        # The warps of the first consumer; Triton adds those of the others.
+        kernel = compiler.compile_kernel(source, capability, {"num_warps": 4})
+        return Binary(compiler.resources(kernel), kernel, config, specialization)
+
+    def launch(
+        self,
+        binary: Binary,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor | None,
+        sm_scale: float,
+        causal_offset: int = 0,
+    ) -> None:
+        """As Template.launch. Enqueues one kernel and never synchronises; the caller has made q's
+        device current.
+
+        A negative sm_scale costs a negated copy of q. Keys that causality hides from every row are
+        not read at all.
+
+        Args:
+            q, k, v, out: last stride 1; base and other strides multiples of 16 bytes.
+            lse: contiguous.
+        """
+        import torch
+
+        batch, heads, seqlen_q, headdim = q.shape
+        _, heads_kv, seqlen_k, _ = k.shape
+        causal, config = binary.specialization.causal, binary.config
+        if batch * heads * seqlen_q == 0:
+            return
+        if causal:
+            causal_offset = min(causal_offset, seqlen_k)
+            seqlen_k = min(seqlen_k, seqlen_q + causal_offset)
+        if seqlen_k <= 0:
+            out.zero_()
+            if lse is not None:
+                lse.fill_(-math.inf)
+            return
+        if sm_scale < 0:
+            q, sm_scale = q.neg(), -sm_scale
+        scale = sm_scale * _LOG2_E
+        if scale < _MIN_SCALE:
+            scale = _MIN_SCALE
+        coarse = math.ldexp(1.0, math.frexp(scale)[1]) if math.isfinite(scale) else scale
+
+        device = q.device.index
+        kernels = _loaded.get(binary.kernel)
+        if kernels is None:
+            kernels = _loaded.setdefault(binary.kernel, {})
+        kernel = kernels.get(device)
+        if kernel is None:
+            kernel = kernels[device] = compiler.Loaded(binary.kernel)
+
+        tiles = -(-seqlen_q // (_ROWS * int(config["consumers"])))
+        all_heads = batch * heads
+        programs, paired_heads, together = schedule(
+            tiles, all_heads, _multiprocessors(device), causal
+        )
+        keys = (batch, heads_kv, seqlen_k, headdim)
+        kernel(
+            programs,
+            torch._C._cuda_getCurrentRawStream(device),
+            (
+                *kernel.descriptor(0, q.data_ptr(), q.shape, _strides(q)),
+                *kernel.descriptor(1, k.data_ptr(), keys, _strides(k)),
+                *kernel.descriptor(2, v.data_ptr(), keys, _strides(v)),
+                out.data_ptr(), None if lse is None else lse.data_ptr(), *_strides(out)[:3],
+                heads, heads // heads_kv, all_heads, seqlen_q, seqlen_k, causal_offset,
+                programs, paired_heads, together, scale, coarse, _GIANT / scale, _STALE / scale,
+                *_NO_CONSTEXPRS,
+            ),
+        )  # fmt: skip
+
+
+@cache
+def _multiprocessors(device: int) -> int:
+    import torch
+
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+@cache
+def schedule(tiles: int, all_heads: int, multiprocessors: int, causal: bool) -> tuple[int, int, int]:
+    """How hopper_schedule.py is to deal out the tiles: programs, paired heads, heads together.
+
+    Under a causal mask the single tiles at the end even out what the pairs before leave uneven: of
+    the numbers of heads to keep for that, the smallest that is as good as the best.
+    """
+    programs = min(multiprocessors, tiles * all_heads)
+    if not causal:
+        return programs, 0, 1
+    least, single_heads = math.inf, all_heads
+    for heads in _candidates(tiles, all_heads, programs):
+        makespan = _makespan(tiles, all_heads - heads, heads, programs)
+        if makespan < least * 0.998:
+            least, single_heads = makespan, heads
+    paired_heads = all_heads - single_heads
+    # A program without an item would wait for ever: there is at least one for each.
+    items = paired_heads // 2 * tiles + single_heads * tiles
+    return min(programs, items), paired_heads, single_heads
+
+
+def _candidates(tiles: int, all_heads: int, programs: int) -> list[int]:
+    """Numbers of heads whose tiles are dealt out singly: about 1½ to 8 turns' worth of tiles, or
+    all, and such that an even number is left."""
+    few = max(1, -(-3 * programs // (2 * tiles)))
+    many = max(few, 8 * programs // tiles)
+    step = max(1, (many - few) // 16)
+    chosen = {min(all_heads, n + (all_heads - n) % 2) for n in range(few, many + 1, step)}
+    return sorted(chosen)
+
+
+def _makespan(tiles: int, paired_heads: int, single_heads: int, programs: int) -> float:
+    """The time of the busiest program, where tile i takes i + 1, and every tile a bit more.
+
+    Looks at every fourth program: neighbours differ little.
+    """
+    units, singles = paired_heads // 2 * tiles, single_heads * tiles
+    turns = -(-(units + singles) // programs)
+    most = 0.0
+    for program in range(0, programs, 4):
+        time = 0.0
+        for turn in range(units // programs, turns):
+            item = turn * programs + (programs - 1 - program if turn % 2 else program)
+            if item < units:
+                time += tiles + 1 + 2 * _OVERHEAD
+            elif item < units + singles:
+                time += tiles - (item - units) // single_heads + _OVERHEAD
+        most = max(most, time)
+    return most + units // programs * (tiles + 1 + 2 * _OVERHEAD)
+
+
+def _strides(tensor: Tensor) -> tuple[int, int, int, int]:
+    """The strides, with a valid one where a dimension of size 1 may have any."""
+    batch, heads, rows, headdim = tensor.shape
+    batch_stride, head_stride, row_stride, _ = tensor.stride()
+    return (
+        batch_stride if batch > 1 else headdim,
+        head_stride if heads > 1 else headdim,
+        row_stride if rows > 1 else headdim,
+        1,
+    )
+
+
+def _arguments(specialization: Specialization, config: Config) -> list[Argument]:
+    """The parameters of hopper_kernel.attention_forward for one binary.
+
+    Integers are not specialised: one binary serves every seqlen, batch and stride.
+    """
+    dtype, headdim = specialization.dtype, specialization.headdim
+    layout = "NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)"
+    arguments = [
+        Argument(name, f"tensordesc<{dtype}[1,1,{rows},{headdim}],{layout}>")
+        for name, rows in (("q", _ROWS), ("k", config["BLOCK_N"]), ("v", config["BLOCK_N"]))
+    ]
+    arguments.append(Argument("out", f"*{dtype}", divisible_by=16))
+    arguments.append(
+        Argument("lse", "*fp32", divisible_by=4)
+        if specialization.lse
+        else Argument("lse", "constexpr", 0)
+    )
+    arguments += [
+        Argument(f"out_{dimension}", "i64", divisible_by=_ALIGNMENT)
+        for dimension in ("batch", "head", "row")
+    ]
+    arguments += [
+        Argument(name, "i32")
+        for name in ("heads", "group", "all_heads", "seqlen_q", "seqlen_k", "causal_offset",
+                     "programs", "paired_heads", "together")
+    ]  # fmt: skip
+    arguments += [Argument(name, "fp32") for name in ("scale", "coarse", "limit", "stale")]
+    consumer_registers, producer_registers = _REGISTERS[int(config["consumers"])]
+    constants = {
+        "HEADDIM": headdim,
+        "CAUSAL": specialization.causal,
+        "LSE": specialization.lse,
+        "BLOCK_N": config["BLOCK_N"],
+        "CONSUMERS": config["consumers"],
+        "STAGES": config["stages"],
+        "Q_BUFFERS": config["q_buffers"],
+        "PING_PONG": config["ping_pong"],
+        "DEFER": config["defer_rescale"],
+        "BARRIERS": config["hardware_release"],
+        "CONSUMER_REGISTERS": consumer_registers,
+        "PRODUCER_REGISTERS": producer_registers,
+    }
+    return arguments + [Argument(name, "constexpr", value) for name, value in constants.items()]
+
+
+_NO_CONSTEXPRS = (None,) * 12

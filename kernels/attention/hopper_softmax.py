@@ -1,0 +1,97 @@
+"""The online softmax of one block of scores, as in portable_kernel.py, with lazy row sums.
+
+A warpgroup holds 64 query rows; every thread holds parts of two of them. Row maxima are needed at
+once and cost shuffles; row sums are needed once per tile, so each thread keeps its own part (four
+threads share a row) until `row_totals`.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from kernels.attention.hopper_ptx import any_in_warp, hide_from, scale_unless_idle
+
+ROWS = gl.constexpr(64)  # of one warpgroup
+LANES = gl.constexpr(4)  # that share a row
+
+
+@gluon.jit
+def hide(s, first_key, first_hidden, seqlen_k, CAUSAL: gl.constexpr):
+    """The scores s, −∞ where row r must not see the key: from first_hidden + r or seqlen_k on."""
+    layout: gl.constexpr = gl.SliceLayout(1, s.type.layout)
+    end = seqlen_k + gl.zeros([ROWS], gl.int32, layout)
+    if CAUSAL:
+        end = gl.minimum(end, first_hidden + gl.arange(0, ROWS, layout))
+    count: gl.constexpr = s.shape[1] // 2
+    return hide_from(s, (end - first_key)[:, None], count)
+
+
+@gluon.jit
+def row_parts(p):
+    """Each thread's own part of the row sums of p, (64, 4)."""
+    return gl.sum(gl.sum(p.reshape([ROWS, p.shape[1] // 8, LANES, 2]), 3), 1)
+
+
+@gluon.jit
+def row_totals(parts, like):
+    """The row sums of `row_parts`, as a vector like `like`."""
+    layout: gl.constexpr = like.type.layout
+    return gl.convert_layout(gl.sum(parts, 1), layout)
+
+
+@gluon.jit
+def as_rows(vector, like):
+    """`vector`, one value per row, as a column beside the matrix `like`; moves no data."""
+    layout: gl.constexpr = gl.SliceLayout(1, like.type.layout)
+    return gl.convert_layout(vector, layout)[:, None]
+
+
+@gluon.jit
+def shift_of(row_max, scale, coarse, limit):
+    """What a row's scores are multiplied by, and what is subtracted from them then.
+
+    Beyond `limit` the factor is the next power of two, so that the shift is exact.
+    """
+    factor = gl.where(gl.abs(row_max) < limit, scale, coarse)
+    return factor, row_max * factor
+
+
+@gluon.jit
+def weigh(s, row_max, shift, scale, coarse, limit, stale,
+          MASKED: gl.constexpr, DEFER: gl.constexpr):  # fmt: skip
+    """The weights p of a block of scores s, and the rows' alpha, new maximum and new shift."""
+    top = gl.max(s, 1)
+    if DEFER:
+        row_max = gl.where(top > row_max + stale, top, row_max)
+    else:
+        row_max = gl.maximum(row_max, top)
+    factor, new_shift = shift_of(row_max, scale, coarse, limit)
+    if MASKED:
+        # A row that has seen nothing yet: any finite shift gives p = 0 and alpha = 0.
+        used = gl.where(row_max == float("-inf"), 0.0, new_shift)
+    else:
+        used = new_shift
+    alpha = gl.exp2(shift - used)
+    p = gl.exp2(s * factor[:, None] - used[:, None])
+    return p, alpha, row_max, new_shift
+
+
+@gluon.jit
+def weigh_first(s, scale, coarse, limit):
+    """`weigh` of a tile's first block, which is masked and finds no earlier weights."""
+    row_max = gl.max(s, 1)
+    factor, shift = shift_of(row_max, scale, coarse, limit)
+    used = gl.where(row_max == float("-inf"), 0.0, shift)
+    p = gl.exp2(s * factor[:, None] - used[:, None])
+    return p, row_max, shift
+
+
+@gluon.jit
+def rescale(acc, alpha, DEFER: gl.constexpr):
+    """acc·alpha; with DEFER, a warp in which every alpha is 1 branches around it."""
+    if DEFER:
+        busy = any_in_warp(gl.where(alpha == 1.0, 0, 1))
+        count: gl.constexpr = acc.shape[1] // 2
+        acc = scale_unless_idle(acc, as_rows(alpha, acc), as_rows(busy, acc), count)
+    else:
+        acc = acc * as_rows(alpha, acc)
+    return acc
