@@ -1,6 +1,15 @@
-"""The names that Gluon changed between Triton 3.6 and 3.9, under one name each."""
+"""What Gluon calls differently in Triton 3.6 and in 3.9, under one name each."""
 
+from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-# 3.6: thread_barrier; since 3.7: barrier.
-thread_barrier = getattr(gl, "thread_barrier", None) or gl.barrier
+# 3.6: triton.language.core._aggregate.
+if hasattr(gluon, "aggregate"):
+    aggregate = gluon.aggregate
+else:
+    from triton.language.core import _aggregate as aggregate
+
+# 3.6: thread_barrier. Waits for the threads of this partition.
+barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
+
+__all__ = ["aggregate", "barrier"]

@@ -33,7 +33,7 @@ _STALE = 3.0  # log₂ 8: how far a row's maximum may grow before its stale valu
 
 # Registers of a consumer's thread and of the producer's warpgroup, per number of consumers. They
 # use up the 65536 there are, in the steps of 8 that setmaxnreg takes, and at least 24.
-_REGISTERS = {2: (240, 24), 3: (160, 32)}
+_REGISTERS = {2: (232, 40), 3: (160, 32)}
 
 _HARDWARE_BARRIERS = 16
 
@@ -281,7 +281,7 @@ def _arguments(specialization: Specialization, config: Config) -> list[Argument]
     arguments.append(
         Argument("lse", "*fp32", divisible_by=4)
         if specialization.lse
-        else Argument("lse", "constexpr", 0)
+        else Argument("lse", "constexpr")
     )
     arguments += [
         Argument(f"out_{dimension}", "i64", divisible_by=_ALIGNMENT)
@@ -304,7 +304,7 @@ def _arguments(specialization: Specialization, config: Config) -> list[Argument]
         "Q_BUFFERS": config["q_buffers"],
         "PING_PONG": config["ping_pong"],
         "DEFER": config["defer_rescale"],
-        "BARRIERS": config["hardware_release"],
+        "HARDWARE": config["hardware_release"],
         "CONSUMER_REGISTERS": consumer_registers,
         "PRODUCER_REGISTERS": producer_registers,
     }

@@ -1,25 +1,151 @@
-"""The producer: one warp that brings Q, K and V into shared memory by TMA.
+"""How queries, keys and values travel through shared memory, and the warp that brings them.
 
-K and V each pass through a ring of stages. Stage number n of a ring is guarded by two mbarriers,
-`full` (the copy has landed) and `empty` (every consumer is done reading). A fill of a ring is
-numbered from 0 on over all tiles of the program; fill f lies in stage f mod STAGES, and is the
-(f div STAGES)-th to do so: mbarriers tell odd from even by the phase.
+K, V and Q each pass through a ring of stages. A stage has two barriers: `full`, where the copy
+reports that it has landed, and `empty`, where the consumers report that they are done reading. Fill
+number f of a ring lies in its stage f mod its length.
 
-Queries lie in a ring of their own, one part of 64 rows per consumer.
+`full` is an mbarrier, which tells a fill from the next by its phase, (f div length) mod 2. `empty`
+may be one too; or, with `hardware` set, one of the sixteen hardware barriers of a block, at which
+consumers arrive and the producer waits. Those spare the barrier among a warpgroup's threads that
+Gluon puts before every arrival at an mbarrier.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from kernels.attention.hopper_ptx import named_barrier_arrive, named_barrier_wait, opaque
-from kernels.attention.hopper_schedule import tile_at, tile_count
+from kernels.attention.gluon_compat import aggregate, barrier
+from kernels.attention.hopper_ptx import named_barrier_arrive, named_barrier_wait
+from kernels.attention.hopper_schedule import ROWS
+
+# Triton counts the hardware barriers it uses up from 0; we count down.
+HARDWARE_BARRIERS = gl.constexpr(16)
+
+
+@gluon.constexpr_function
+def first_hardware_barrier(slots, consumers):
+    """The barrier of slot 0; the consumers' turns have the last ones."""
+    return HARDWARE_BARRIERS.value - consumers - slots
+
+
+@aggregate
+class Pipeline:
+    """The rings, their barriers, and the order of the consumers."""
+
+    q_parts: gl.shared_memory_descriptor  # (Q_BUFFERS · CONSUMERS, 1, 1, 64, headdim)
+    k_stages: gl.shared_memory_descriptor  # (STAGES, 1, 1, BLOCK_N, headdim)
+    v_stages: gl.shared_memory_descriptor
+    q_full: gl.shared_memory_descriptor  # each in an allocation of its own: Gluon puts a barrier
+    k_full: gl.shared_memory_descriptor  # between two waits in one
+    v_full: gl.shared_memory_descriptor
+    empty: gl.shared_memory_descriptor  # a slot each: first the stages of K, then of V, then of Q
+    CONSUMERS: gl.constexpr
+    STAGES: gl.constexpr
+    Q_BUFFERS: gl.constexpr
+    PING_PONG: gl.constexpr
+    HARDWARE: gl.constexpr
+
+    @gluon.constexpr_function
+    def __init__(
+        self, q_parts, k_stages, v_stages, q_full, k_full, v_full, empty,
+        CONSUMERS, STAGES, Q_BUFFERS, PING_PONG, HARDWARE,
+    ):  # fmt: skip
+        self.q_parts = q_parts
+        self.k_stages = k_stages
+        self.v_stages = v_stages
+        self.q_full = q_full
+        self.k_full = k_full
+        self.v_full = v_full
+        self.empty = empty
+        self.CONSUMERS = gl.constexpr(CONSUMERS)
+        self.STAGES = gl.constexpr(STAGES)
+        self.Q_BUFFERS = gl.constexpr(Q_BUFFERS)
+        self.PING_PONG = gl.constexpr(PING_PONG)
+        self.HARDWARE = gl.constexpr(HARDWARE)
+
+    @gluon.jit
+    def k_slot(self, stage):
+        return stage
+
+    @gluon.jit
+    def v_slot(self, stage):
+        return self.STAGES + stage
+
+    @gluon.jit
+    def q_slot(self, stage):
+        return 2 * self.STAGES + stage
+
+    @gluon.jit
+    def release(self, slot):
+        """Consumer: report that it is done reading a slot."""
+        if self.HARDWARE:
+            first: gl.constexpr = first_hardware_barrier(
+                2 * self.STAGES + self.Q_BUFFERS, self.CONSUMERS
+            )
+            named_barrier_arrive(first + slot, 128 * self.CONSUMERS + 32)
+        else:
+            mbarrier.arrive(self.empty.index(slot), count=1)
+
+    @gluon.jit
+    def wait_empty(self, slot, uses):
+        """Producer: wait until every consumer is done with a slot's use number `uses`, from 0."""
+        if self.HARDWARE:
+            first: gl.constexpr = first_hardware_barrier(
+                2 * self.STAGES + self.Q_BUFFERS, self.CONSUMERS
+            )
+            named_barrier_wait(first + slot, 128 * self.CONSUMERS + 32)
+        else:
+            mbarrier.wait(self.empty.index(slot), uses % 2)
+
+    @gluon.jit
+    def take_turn(self, consumer: gl.constexpr):
+        """Consumer: wait until the one before has issued its matmuls."""
+        if self.PING_PONG:
+            named_barrier_wait(HARDWARE_BARRIERS - self.CONSUMERS + consumer, 256)
+
+    @gluon.jit
+    def pass_turn(self, consumer: gl.constexpr):
+        """Consumer: let the next one issue its matmuls."""
+        if self.PING_PONG:
+            following: gl.constexpr = (consumer + 1) % self.CONSUMERS
+            named_barrier_arrive(HARDWARE_BARRIERS - self.CONSUMERS + following, 256)
 
 
 @gluon.jit
-def next_stage(stage, phase, STAGES: gl.constexpr):
-    """Stage and phase of the fill after the one in (stage, phase)."""
-    wraps = stage == STAGES - 1
+def barriers(COUNT: gl.constexpr, arrivals: gl.constexpr):
+    """So many mbarriers, each of which waits for so many arrivals."""
+    made = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    for index in gl.static_range(COUNT):
+        mbarrier.init(made.index(index), count=arrivals)
+    return made
+
+
+@gluon.jit
+def start_pipeline(q, k, v, CONSUMERS: gl.constexpr, STAGES: gl.constexpr, Q_BUFFERS: gl.constexpr,
+                   PING_PONG: gl.constexpr, HARDWARE: gl.constexpr):  # fmt: skip
+    """A Pipeline for blocks of the descriptors q, k and v, all of whose slots are empty."""
+    q_parts = gl.allocate_shared_memory(
+        q.dtype, [Q_BUFFERS * CONSUMERS] + q.block_type.shape, q.layout
+    )
+    k_stages = gl.allocate_shared_memory(k.dtype, [STAGES] + k.block_type.shape, k.layout)
+    v_stages = gl.allocate_shared_memory(v.dtype, [STAGES] + v.block_type.shape, v.layout)
+    q_full = barriers(Q_BUFFERS, 1)
+    k_full = barriers(STAGES, 1)
+    v_full = barriers(STAGES, 1)
+    empty = q_full
+    if not HARDWARE:
+        empty = barriers(2 * STAGES + Q_BUFFERS, CONSUMERS)
+    barrier()
+    return Pipeline(
+        q_parts, k_stages, v_stages, q_full, k_full, v_full, empty,
+        CONSUMERS, STAGES, Q_BUFFERS, PING_PONG, HARDWARE,
+    )  # fmt: skip
+
+
+@gluon.jit
+def next_stage(stage, phase, LENGTH: gl.constexpr):
+    """Stage and phase of a ring's fill after the one in (stage, phase)."""
+    wraps = stage == LENGTH - 1
     return gl.where(wraps, 0, stage + 1), gl.where(wraps, phase ^ 1, phase)
 
 
@@ -31,141 +157,82 @@ def matrix(stages, stage):
 
 
 @gluon.jit
-def rings(count: gl.constexpr):
-    """`count` uninitialised mbarriers."""
-    return gl.allocate_shared_memory(gl.int64, [count, 1], mbarrier.MBarrierLayout())
+def copy(source, batch, head, row, stages, stage, full):
+    """Start copying the block from `row` on. Rows that a head does not have read as zeros."""
+    tma.async_copy_global_to_shared(source, [batch, head, row, 0], full, stages.index(stage))
 
 
 @gluon.jit
-def start_rings(full, empty, COUNT: gl.constexpr, CONSUMERS: gl.constexpr):
-    """Initialise the barriers of a ring: one arrival fills a stage, one per consumer empties it."""
-    for stage in gl.static_range(COUNT):
-        mbarrier.init(full.index(stage), count=1)
-        mbarrier.init(empty.index(stage), count=CONSUMERS)
+def fill(source, batch, head, row, stages, full, stage, slot, fills, pipe):
+    """Fill number `fills` of the ring of K or V, once its stage is empty."""
+    if fills >= pipe.STAGES:
+        pipe.wait_empty(slot, fills // pipe.STAGES - 1)
+    full = full.index(stage)
+    mbarrier.expect(full, source.block_type.nbytes)
+    copy(source, batch, head, row, stages, stage, full)
 
 
 @gluon.jit
-def release(empty, stage, HARDWARE: gl.constexpr, CONSUMERS: gl.constexpr):
-    """Tell the producer that this consumer is done reading a stage."""
-    if HARDWARE >= 0:
-        named_barrier_arrive(HARDWARE + stage, 128 * CONSUMERS + 32)
-    else:
-        mbarrier.arrive(empty.index(stage), count=1)
+def fill_queries(source, batch, head, row, stage, fills, pipe):
+    """Fill number `fills` of the ring of Q: a part of 64 rows for each consumer."""
+    slot = pipe.q_slot(stage)
+    if fills >= pipe.Q_BUFFERS:
+        pipe.wait_empty(slot, fills // pipe.Q_BUFFERS - 1)
+    full = pipe.q_full.index(stage)
+    mbarrier.expect(full, pipe.CONSUMERS * source.block_type.nbytes)
+    for consumer in gl.static_range(pipe.CONSUMERS):
+        part = stage * pipe.CONSUMERS + consumer
+        copy(source, batch, head, row + ROWS * consumer, pipe.q_parts, part, full)
 
 
 @gluon.jit
-def acquire(empty, stage, fills, COUNT: gl.constexpr,
-            HARDWARE: gl.constexpr, CONSUMERS: gl.constexpr):  # fmt: skip
-    """Wait until the stage of fill number `fills` is free."""
-    if fills >= COUNT:
-        if HARDWARE >= 0:
-            named_barrier_wait(HARDWARE + stage, 128 * CONSUMERS + 32)
-        else:
-            mbarrier.wait(empty.index(stage), (fills // COUNT - 1) % 2)
-
-
-@gluon.jit
-def first_row(tile, tiles, seqlen_q, BLOCK_M: gl.constexpr):
-    """The first row of a tile. The tiles end with the last row, so the first may begin before 0:
-    under a causal mask that makes the shortest tile the ragged one."""
-    return seqlen_q - (tiles - tile) * BLOCK_M
-
-
-@gluon.jit
-def key_blocks(row, seqlen_k, causal_offset,
-               BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr):  # fmt: skip
-    """The number of key blocks that the tile beginning at `row` visits, the last one first.
-
-    A tile that sees no key visits one block, of which it sees nothing.
-    """
-    blocks = gl.cdiv(seqlen_k, BLOCK_N)
-    if CAUSAL:
-        blocks = gl.minimum(blocks, gl.cdiv(row + BLOCK_M + causal_offset, BLOCK_N))
-    return gl.maximum(blocks, 1)
-
-
-@gluon.jit
-def fill(source, batch, head, row, full, stages, stage):
-    """Refill one stage of a ring with the block beginning at `row`.
-
-    Rows before the first and after the last of a head read as zeros.
-    """
-    mbarrier.expect(full.index(stage), source.block_type.nbytes)
-    tma.async_copy_global_to_shared(
-        source, [batch, head, row, 0], full.index(stage), stages.index(stage)
-    )
-
-
-@gluon.jit
-def fill_queries(source, batch, head, row, full, parts, stage, CONSUMERS: gl.constexpr):
-    """As `fill`, for a tile of queries: 64 rows for each consumer."""
-    mbarrier.expect(full.index(stage), CONSUMERS * source.block_type.nbytes)
-    for consumer in gl.static_range(CONSUMERS):
-        tma.async_copy_global_to_shared(
-            source, [batch, head, row + 64 * consumer, 0], full.index(stage),
-            parts.index(stage * CONSUMERS + consumer),
-        )  # fmt: skip
-
-
-@gluon.jit
-def produce(common, q, k, v, group,
-            CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr, CONSUMERS: gl.constexpr,
-            STAGES: gl.constexpr, Q_BUFFERS: gl.constexpr, Q_FREE: gl.constexpr,
-            K_FREE: gl.constexpr, V_FREE: gl.constexpr):  # fmt: skip
+def produce(plan, pipe, q, k, v):
     """Bring in what the consumers need, in the order in which room for it becomes free.
 
     The V of a block comes after the K of the next, also across tiles: K is released when the
     scores are there, V only after the softmax that follows.
     """
-    q_parts, k_stages, v_stages, q_full, q_empty, k_full, k_empty, v_full, v_empty, heads, all_heads, seqlen_q, seqlen_k, causal_offset, programs, paired_heads, together = common
-    BLOCK_M: gl.constexpr = 64 * CONSUMERS
-    seqlen_q = opaque(seqlen_q)
-    all_heads = opaque(all_heads)
-    causal_offset = opaque(causal_offset)
-    tiles = gl.cdiv(seqlen_q, BLOCK_M)
-    stage = 0
+    plan = plan.within_partition()
     fills = 0
+    stage = 0
     q_stage = 0
     last_stage = 0
     last_batch = 0
     last_head = 0
-    count = tile_count(programs, tiles, all_heads, paired_heads)
+    count = plan.count()
     for index in range(count):
-        which, tile = tile_at(index, programs, tiles, all_heads, paired_heads, together)
-        batch = which // heads
-        head = which % heads
-        head_kv = head // group
-        row = first_row(tile, tiles, seqlen_q, BLOCK_M)
-        blocks = key_blocks(row, seqlen_k, causal_offset, BLOCK_M, BLOCK_N, CAUSAL)
+        which, row, blocks = plan.tile(index)
+        batch = which // plan.heads
+        head = which % plan.heads
+        head_kv = head // plan.group
         if index == 0:
-            fill_queries(q, batch, head, row, q_full, q_parts, 0, CONSUMERS)
-        acquire(k_empty, stage, fills, STAGES, K_FREE, CONSUMERS)
-        fill(k, batch, head_kv, (blocks - 1) * BLOCK_N, k_full, k_stages, stage)
+            fill_queries(q, batch, head, row, 0, 0, pipe)
+        fill(k, batch, head_kv, (blocks - 1) * plan.BLOCK_N, pipe.k_stages, pipe.k_full,
+             stage, pipe.k_slot(stage), fills, pipe)  # fmt: skip
         if index > 0:
-            acquire(v_empty, last_stage, fills - 1, STAGES, V_FREE, CONSUMERS)
-            fill(v, last_batch, last_head, 0, v_full, v_stages, last_stage)
-            acquire(q_empty, q_stage, index, Q_BUFFERS, Q_FREE, CONSUMERS)
-            fill_queries(q, batch, head, row, q_full, q_parts, q_stage, CONSUMERS)
+            fill(v, last_batch, last_head, 0, pipe.v_stages, pipe.v_full,
+                 last_stage, pipe.v_slot(last_stage), fills - 1, pipe)  # fmt: skip
+            fill_queries(q, batch, head, row, q_stage, index, pipe)
         for block in range(blocks - 1, 0, -1):
             last_stage = stage
-            stage = gl.where(stage == STAGES - 1, 0, stage + 1)
+            stage = gl.where(stage == pipe.STAGES - 1, 0, stage + 1)
             fills += 1
-            acquire(k_empty, stage, fills, STAGES, K_FREE, CONSUMERS)
-            fill(k, batch, head_kv, (block - 1) * BLOCK_N, k_full, k_stages, stage)
-            acquire(v_empty, last_stage, fills - 1, STAGES, V_FREE, CONSUMERS)
-            fill(v, batch, head_kv, block * BLOCK_N, v_full, v_stages, last_stage)
+            fill(k, batch, head_kv, (block - 1) * plan.BLOCK_N, pipe.k_stages, pipe.k_full,
+                 stage, pipe.k_slot(stage), fills, pipe)  # fmt: skip
+            fill(v, batch, head_kv, block * plan.BLOCK_N, pipe.v_stages, pipe.v_full,
+                 last_stage, pipe.v_slot(last_stage), fills - 1, pipe)  # fmt: skip
         last_stage = stage
         last_batch = batch
         last_head = head_kv
-        stage = gl.where(stage == STAGES - 1, 0, stage + 1)
+        stage = gl.where(stage == pipe.STAGES - 1, 0, stage + 1)
         fills += 1
-        q_stage = gl.where(q_stage == Q_BUFFERS - 1, 0, q_stage + 1)
-    acquire(v_empty, last_stage, fills - 1, STAGES, V_FREE, CONSUMERS)
-    fill(v, last_batch, last_head, 0, v_full, v_stages, last_stage)
-    if K_FREE >= 0:
+        q_stage = gl.where(q_stage == pipe.Q_BUFFERS - 1, 0, q_stage + 1)
+    fill(v, last_batch, last_head, 0, pipe.v_stages, pipe.v_full,
+         last_stage, pipe.v_slot(last_stage), fills - 1, pipe)  # fmt: skip
+    if pipe.HARDWARE:
         # Leave no hardware barrier half arrived at.
-        for stage in range(gl.minimum(fills, STAGES)):
-            named_barrier_wait(K_FREE + stage, 128 * CONSUMERS + 32)
-            named_barrier_wait(V_FREE + stage, 128 * CONSUMERS + 32)
-        for stage in range(gl.minimum(count, Q_BUFFERS)):
-            named_barrier_wait(Q_FREE + stage, 128 * CONSUMERS + 32)
+        for stage in range(gl.minimum(fills, pipe.STAGES)):
+            pipe.wait_empty(pipe.k_slot(stage), 0)
+            pipe.wait_empty(pipe.v_slot(stage), 0)
+        for stage in range(gl.minimum(count, pipe.Q_BUFFERS)):
+            pipe.wait_empty(pipe.q_slot(stage), 0)

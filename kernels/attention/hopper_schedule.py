@@ -15,47 +15,109 @@ turn gets the smallest of the next. Launched with as many programs as items, eac
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from kernels.attention.gluon_compat import aggregate
+from kernels.attention.hopper_ptx import opaque
 
-@gluon.jit
-def _item(turn, programs):
-    """The item that this program, one of `programs`, is dealt in a turn."""
-    program = gl.program_id(0)
-    backwards = turn % 2
-    return turn * programs + gl.where(backwards == 1, programs - 1 - program, program)
+ROWS = gl.constexpr(64)  # of queries that one consumer holds: what a wgmma has
 
 
-@gluon.jit
-def _turns(items, programs):
-    """How many of the first `items` items this program is dealt."""
-    whole = items // programs
-    return whole + gl.where(_item(whole, programs) < items, 1, 0)
+@aggregate
+class Plan:
+    """What producer and consumers alike know: the problem, its division, and who does what."""
 
+    heads: gl.tensor
+    group: gl.tensor  # query heads that share a head of keys and values
+    all_heads: gl.tensor  # batch · heads
+    seqlen_q: gl.tensor
+    seqlen_k: gl.tensor
+    causal_offset: gl.tensor
+    programs: gl.tensor
+    paired_heads: gl.tensor
+    together: gl.tensor
+    CAUSAL: gl.constexpr
+    BLOCK_N: gl.constexpr
+    CONSUMERS: gl.constexpr
 
-@gluon.jit
-def tile_count(programs, tiles, all_heads, paired_heads):
-    """The number of tiles of this program."""
-    units = paired_heads // 2 * tiles
-    singles = (all_heads - paired_heads) * tiles
-    return _turns(units, programs) + _turns(units + singles, programs)
+    @gluon.constexpr_function
+    def __init__(
+        self, heads, group, all_heads, seqlen_q, seqlen_k, causal_offset,
+        programs, paired_heads, together, CAUSAL, BLOCK_N, CONSUMERS,
+    ):  # fmt: skip
+        self.heads = heads
+        self.group = group
+        self.all_heads = all_heads
+        self.seqlen_q = seqlen_q
+        self.seqlen_k = seqlen_k
+        self.causal_offset = causal_offset
+        self.programs = programs
+        self.paired_heads = paired_heads
+        self.together = together
+        self.CAUSAL = gl.constexpr(CAUSAL)
+        self.BLOCK_N = gl.constexpr(BLOCK_N)
+        self.CONSUMERS = gl.constexpr(CONSUMERS)
 
+    @gluon.jit
+    def within_partition(self):
+        """The same, such that what follows from it is computed in the partition that needs it."""
+        return Plan(
+            self.heads, self.group, opaque(self.all_heads), opaque(self.seqlen_q), self.seqlen_k,
+            opaque(self.causal_offset), self.programs, self.paired_heads, self.together,
+            self.CAUSAL, self.BLOCK_N, self.CONSUMERS,
+        )  # fmt: skip
 
-@gluon.jit
-def tile_at(index, programs, tiles, all_heads, paired_heads, together):
-    """Head (batch·heads + head) and tile in it of this program's tile number `index`."""
-    units = paired_heads // 2 * tiles
-    paired = _turns(units, programs)
-    if index < 2 * paired:
-        unit = _item(index // 2, programs)
-        second = index % 2
-        i = unit % tiles
-        head = unit // tiles * 2 + second
-        tile = gl.where(second == 1, i, tiles - 1 - i)
-    else:
-        single = _item(index - paired, programs) - units
-        gang = single // (together * tiles)
-        first = paired_heads + gang * together
-        together = gl.minimum(together, all_heads - first)
-        within = single - gang * together * tiles
-        tile = tiles - 1 - within // together
-        head = first + within % together
-    return head, tile
+    @gluon.jit
+    def tiles(self):
+        """Tiles of one head."""
+        return gl.cdiv(self.seqlen_q, ROWS * self.CONSUMERS)
+
+    @gluon.jit
+    def item(self, turn):
+        """The item that this program is dealt in a turn."""
+        program = gl.program_id(0)
+        back = self.programs - 1 - program
+        return turn * self.programs + gl.where(turn % 2 == 1, back, program)
+
+    @gluon.jit
+    def turns(self, items):
+        """How many of the first `items` items this program is dealt."""
+        whole = items // self.programs
+        return whole + gl.where(self.item(whole) < items, 1, 0)
+
+    @gluon.jit
+    def count(self):
+        """The number of tiles of this program."""
+        units = self.paired_heads // 2 * self.tiles()
+        singles = (self.all_heads - self.paired_heads) * self.tiles()
+        return self.turns(units) + self.turns(units + singles)
+
+    @gluon.jit
+    def tile(self, index):
+        """This program's tile number `index`: head (batch·heads + head), first row and key blocks.
+
+        The tiles of a head end with its last row, so the first may begin before row 0: under a
+        causal mask that makes the shortest tile the ragged one. Key blocks are visited from the
+        last one that any row sees down to 0; there is always one, even if no row sees a key of it.
+        """
+        tiles = self.tiles()
+        units = self.paired_heads // 2 * tiles
+        paired = self.turns(units)
+        if index < 2 * paired:
+            unit = self.item(index // 2)
+            second = index % 2
+            i = unit % tiles
+            head = unit // tiles * 2 + second
+            from_end = gl.where(second == 1, tiles - 1 - i, i)
+        else:
+            single = self.item(index - paired) - units
+            gang = single // (self.together * tiles)
+            first = self.paired_heads + gang * self.together
+            together = gl.minimum(self.together, self.all_heads - first)
+            within = single - gang * self.together * tiles
+            head = first + within % together
+            from_end = within // together
+        row = self.seqlen_q - (from_end + 1) * (ROWS * self.CONSUMERS)
+        blocks = gl.cdiv(self.seqlen_k, self.BLOCK_N)
+        if self.CAUSAL:
+            end = row + ROWS * self.CONSUMERS + self.causal_offset
+            blocks = gl.minimum(blocks, gl.cdiv(end, self.BLOCK_N))
+        return head, row, gl.maximum(blocks, 1)

@@ -9,8 +9,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from kernels.attention.hopper_ptx import any_in_warp, hide_from, scale_unless_idle
+from kernels.attention.hopper_schedule import ROWS
 
-ROWS = gl.constexpr(64)  # of one warpgroup
 LANES = gl.constexpr(4)  # that share a row
 
 
