@@ -2,6 +2,7 @@
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import tma
 
 # 3.6: triton.language.core._aggregate.
 if hasattr(gluon, "aggregate"):
@@ -12,4 +13,7 @@ else:
 # 3.6: thread_barrier. Waits for the threads of this partition.
 barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 
-__all__ = ["aggregate", "barrier"]
+# 3.6: tma.async_copy_global_to_shared.
+load_tile = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+
+__all__ = ["aggregate", "barrier", "load_tile"]

@@ -26,7 +26,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from kernels.attention.gluon_compat import aggregate
 from kernels.attention.hopper_pipeline import matrix, next_stage, produce, start_pipeline
-from kernels.attention.hopper_ptx import pin
+from kernels.attention.hopper_ptx import opaque, pin
 from kernels.attention.hopper_schedule import ROWS, Plan
 from kernels.attention.hopper_softmax import (
     as_rows,
@@ -148,7 +148,7 @@ def sweep(acc, p, row_max, shift, parts, stage, phase, q, last_block, end_block,
             MASKED, result.DEFER,
         )  # fmt: skip
         parts = parts * as_rows(alpha, parts) + row_parts(weights)
-        pin(parts, plan.seqlen_k)
+        pin(parts, plan.heads)
         acc = warpgroup_mma_wait(0, [acc])
         pipe.release(pipe.v_slot(v_stage))
         acc = rescale(acc, alpha, result.DEFER)
@@ -184,7 +184,6 @@ def store(acc, row_max, shift, parts, which, row, plan, result):
 @gluon.jit
 def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
     """One warpgroup: 64 rows of each tile."""
-    plan = plan.within_partition()
     dtype: gl.constexpr = pipe.k_stages.dtype
     count = plan.count()
     which, row, blocks = plan.tile(0)
@@ -210,7 +209,7 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
 
     for index in range(count):
         # p holds the weights of the tile's last block.
-        whole = plan.seqlen_k // plan.BLOCK_N
+        whole = opaque(plan.seqlen_k) // plan.BLOCK_N
         if plan.CAUSAL:
             whole = gl.minimum(whole, gl.maximum(first_hidden, 0) // plan.BLOCK_N)
         whole = gl.minimum(whole, blocks - 1)
@@ -244,7 +243,7 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
             s = hide(s, (blocks - 1) * plan.BLOCK_N, first_hidden, plan.seqlen_k, plan.CAUSAL)
             weights, row_max, shift = weigh_first(s, result.scale, result.coarse, result.limit)
             parts = row_parts(weights)
-            pin(parts, plan.seqlen_k)
+            pin(parts, plan.heads)
             acc = warpgroup_mma_wait(0, [acc])
             p = as_operand(weights, acc, dtype)
         else:

@@ -12,9 +12,9 @@ Gluon puts before every arrival at an mbarrier.
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from kernels.attention.gluon_compat import aggregate, barrier
+from kernels.attention.gluon_compat import aggregate, barrier, load_tile
 from kernels.attention.hopper_ptx import named_barrier_arrive, named_barrier_wait
 from kernels.attention.hopper_schedule import ROWS
 
@@ -159,7 +159,7 @@ def matrix(stages, stage):
 @gluon.jit
 def copy(source, batch, head, row, stages, stage, full):
     """Start copying the block from `row` on. Rows that a head does not have read as zeros."""
-    tma.async_copy_global_to_shared(source, [batch, head, row, 0], full, stages.index(stage))
+    load_tile(source, [batch, head, row, 0], full, stages.index(stage))
 
 
 @gluon.jit
@@ -192,7 +192,6 @@ def produce(plan, pipe, q, k, v):
     The V of a block comes after the K of the next, also across tiles: K is released when the
     scores are there, V only after the softmax that follows.
     """
-    plan = plan.within_partition()
     fills = 0
     stage = 0
     q_stage = 0

@@ -57,18 +57,9 @@ class Plan:
         self.CONSUMERS = gl.constexpr(CONSUMERS)
 
     @gluon.jit
-    def within_partition(self):
-        """The same, such that what follows from it is computed in the partition that needs it."""
-        return Plan(
-            self.heads, self.group, opaque(self.all_heads), opaque(self.seqlen_q), self.seqlen_k,
-            opaque(self.causal_offset), self.programs, self.paired_heads, self.together,
-            self.CAUSAL, self.BLOCK_N, self.CONSUMERS,
-        )  # fmt: skip
-
-    @gluon.jit
     def tiles(self):
         """Tiles of one head."""
-        return gl.cdiv(self.seqlen_q, ROWS * self.CONSUMERS)
+        return gl.cdiv(opaque(self.seqlen_q), ROWS * self.CONSUMERS)
 
     @gluon.jit
     def item(self, turn):
@@ -86,8 +77,9 @@ class Plan:
     @gluon.jit
     def count(self):
         """The number of tiles of this program."""
-        units = self.paired_heads // 2 * self.tiles()
-        singles = (self.all_heads - self.paired_heads) * self.tiles()
+        tiles = self.tiles()
+        units = self.paired_heads // 2 * tiles
+        singles = (self.all_heads - self.paired_heads) * tiles
         return self.turns(units) + self.turns(units + singles)
 
     @gluon.jit
@@ -115,8 +107,8 @@ class Plan:
             within = single - gang * self.together * tiles
             head = first + within % together
             from_end = within // together
-        row = self.seqlen_q - (from_end + 1) * (ROWS * self.CONSUMERS)
-        blocks = gl.cdiv(self.seqlen_k, self.BLOCK_N)
+        row = opaque(self.seqlen_q) - (from_end + 1) * (ROWS * self.CONSUMERS)
+        blocks = gl.cdiv(opaque(self.seqlen_k), self.BLOCK_N)
         if self.CAUSAL:
             end = row + ROWS * self.CONSUMERS + self.causal_offset
             blocks = gl.minimum(blocks, gl.cdiv(end, self.BLOCK_N))
