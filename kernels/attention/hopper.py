@@ -177,7 +177,7 @@ class HopperTemplate(Template):
 
         tiles = -(-seqlen_q // (_ROWS * int(config["consumers"])))
         all_heads = batch * heads
-        programs, paired_heads, together = schedule(
+        programs, head_pairs, together = schedule(
             tiles, all_heads, _multiprocessors(device), causal
         )
         keys = (batch, heads_kv, seqlen_k, headdim)
@@ -190,7 +190,7 @@ class HopperTemplate(Template):
                 *kernel.descriptor(2, v.data_ptr(), keys, _strides(v)),
                 out.data_ptr(), None if lse is None else lse.data_ptr(), *_strides(out)[:3],
                 heads, heads // heads_kv, all_heads, seqlen_q, seqlen_k, causal_offset,
-                programs, paired_heads, together, scale, coarse, _GIANT / scale, _STALE / scale,
+                programs, head_pairs, together, scale, coarse, _GIANT / scale, _STALE / scale,
                 *_NO_CONSTEXPRS,
             ),
         )  # fmt: skip
@@ -205,7 +205,7 @@ def _multiprocessors(device: int) -> int:
 
 @cache
 def schedule(tiles: int, all_heads: int, multiprocessors: int, causal: bool) -> tuple[int, int, int]:
-    """How hopper_schedule.py is to deal out the tiles: programs, paired heads, heads together.
+    """How hopper_schedule.py is to deal out the tiles: programs, pairs of heads, heads together.
 
     Under a causal mask the single tiles at the end even out what the pairs before leave uneven: of
     the numbers of heads to keep for that, the smallest that is as good as the best.
@@ -215,13 +215,12 @@ def schedule(tiles: int, all_heads: int, multiprocessors: int, causal: bool) -> 
         return programs, 0, 1
     least, single_heads = math.inf, all_heads
     for heads in _candidates(tiles, all_heads, programs):
-        makespan = _makespan(tiles, all_heads - heads, heads, programs)
+        makespan = _makespan(tiles, (all_heads - heads) // 2, heads, programs)
         if makespan < least * 0.998:
             least, single_heads = makespan, heads
-    paired_heads = all_heads - single_heads
+    head_pairs = (all_heads - single_heads) // 2
     # A program without an item would wait for ever: there is at least one for each.
-    items = paired_heads // 2 * tiles + single_heads * tiles
-    return min(programs, items), paired_heads, single_heads
+    return min(programs, (head_pairs + single_heads) * tiles), head_pairs, single_heads
 
 
 def _candidates(tiles: int, all_heads: int, programs: int) -> list[int]:
@@ -234,12 +233,12 @@ def _candidates(tiles: int, all_heads: int, programs: int) -> list[int]:
     return sorted(chosen)
 
 
-def _makespan(tiles: int, paired_heads: int, single_heads: int, programs: int) -> float:
+def _makespan(tiles: int, head_pairs: int, single_heads: int, programs: int) -> float:
     """The time of the busiest program, where tile i takes i + 1, and every tile a bit more.
 
     Looks at every fourth program: neighbours differ little.
     """
-    units, singles = paired_heads // 2 * tiles, single_heads * tiles
+    units, singles = head_pairs * tiles, single_heads * tiles
     turns = -(-(units + singles) // programs)
     most = 0.0
     for program in range(0, programs, 4):
@@ -290,7 +289,7 @@ def _arguments(specialization: Specialization, config: Config) -> list[Argument]
     arguments += [
         Argument(name, "i32")
         for name in ("heads", "group", "all_heads", "seqlen_q", "seqlen_k", "causal_offset",
-                     "programs", "paired_heads", "together")
+                     "programs", "head_pairs", "together")
     ]  # fmt: skip
     arguments += [Argument(name, "fp32") for name in ("scale", "coarse", "limit", "stale")]
     consumer_registers, producer_registers = _REGISTERS[int(config["consumers"])]

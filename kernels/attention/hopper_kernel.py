@@ -262,7 +262,7 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
 @gluon.jit
 def attention_forward(
     q, k, v, out, lse, out_batch, out_head, out_row,
-    heads, group, all_heads, seqlen_q, seqlen_k, causal_offset, programs, paired_heads, together,
+    heads, group, all_heads, seqlen_q, seqlen_k, causal_offset, programs, head_pairs, together,
     scale, coarse, limit, stale,
     HEADDIM: gl.constexpr, CAUSAL: gl.constexpr, LSE: gl.constexpr, BLOCK_N: gl.constexpr,
     CONSUMERS: gl.constexpr, STAGES: gl.constexpr, Q_BUFFERS: gl.constexpr,
@@ -275,7 +275,7 @@ def attention_forward(
     BLOCK_N values of one head; for limit and stale see hopper_softmax.py.
     """
     plan = Plan(
-        heads, group, all_heads, seqlen_q, seqlen_k, causal_offset, programs, paired_heads,
+        heads, group, all_heads, seqlen_q, seqlen_k, causal_offset, programs, head_pairs,
         together, CAUSAL, BLOCK_N, CONSUMERS,
     )  # fmt: skip
     result = Result(

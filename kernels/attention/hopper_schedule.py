@@ -4,7 +4,7 @@ A tile is a block of query rows of one head. Under a causal mask tile i of a hea
 so a fair share takes some care. The work is cut into items of falling cost:
 
 1. units: pairs of tiles, tile T−1−i of one head and tile i of its neighbour, which cost the same for
-   every i. They cover the first `paired_heads` heads, a few heads at a time, whose keys and values
+   every i. They cover the first `head_pairs` pairs of heads, a few heads at a time, whose keys and values
    therefore stay in L2.
 2. single tiles of the other heads, longest first, `together` heads at a time.
 
@@ -32,7 +32,7 @@ class Plan:
     seqlen_k: gl.tensor
     causal_offset: gl.tensor
     programs: gl.tensor
-    paired_heads: gl.tensor
+    head_pairs: gl.tensor
     together: gl.tensor
     CAUSAL: gl.constexpr
     BLOCK_N: gl.constexpr
@@ -41,7 +41,7 @@ class Plan:
     @gluon.constexpr_function
     def __init__(
         self, heads, group, all_heads, seqlen_q, seqlen_k, causal_offset,
-        programs, paired_heads, together, CAUSAL, BLOCK_N, CONSUMERS,
+        programs, head_pairs, together, CAUSAL, BLOCK_N, CONSUMERS,
     ):  # fmt: skip
         self.heads = heads
         self.group = group
@@ -50,7 +50,7 @@ class Plan:
         self.seqlen_k = seqlen_k
         self.causal_offset = causal_offset
         self.programs = programs
-        self.paired_heads = paired_heads
+        self.head_pairs = head_pairs
         self.together = together
         self.CAUSAL = gl.constexpr(CAUSAL)
         self.BLOCK_N = gl.constexpr(BLOCK_N)
@@ -78,8 +78,8 @@ class Plan:
     def count(self):
         """The number of tiles of this program."""
         tiles = self.tiles()
-        units = self.paired_heads // 2 * tiles
-        singles = (self.all_heads - self.paired_heads) * tiles
+        units = self.head_pairs * tiles
+        singles = (self.all_heads - 2 * self.head_pairs) * tiles
         return self.turns(units) + self.turns(units + singles)
 
     @gluon.jit
@@ -91,7 +91,7 @@ class Plan:
         last one that any row sees down to 0; there is always one, even if no row sees a key of it.
         """
         tiles = self.tiles()
-        units = self.paired_heads // 2 * tiles
+        units = self.head_pairs * tiles
         paired = self.turns(units)
         if index < 2 * paired:
             unit = self.item(index // 2)
@@ -102,7 +102,7 @@ class Plan:
         else:
             single = self.item(index - paired) - units
             gang = single // (self.together * tiles)
-            first = self.paired_heads + gang * self.together
+            first = 2 * self.head_pairs + gang * self.together
             together = gl.minimum(self.together, self.all_heads - first)
             within = single - gang * self.together * tiles
             head = first + within % together
