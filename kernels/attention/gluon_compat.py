@@ -3,12 +3,10 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
+from triton.language import core
 
 # 3.6: triton.language.core._aggregate.
-if hasattr(gluon, "aggregate"):
-    aggregate = gluon.aggregate
-else:
-    from triton.language.core import _aggregate as aggregate
+aggregate = getattr(gluon, "aggregate", None) or core._aggregate
 
 # 3.6: thread_barrier. Waits for the threads of this partition.
 barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier

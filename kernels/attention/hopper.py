@@ -28,6 +28,7 @@ _ALIGNMENT = 8  # elements of 2 bytes in 16 bytes
 _ROWS = 64  # of queries in a consumer
 _LOG2_E = math.log2(math.e)
 _MIN_SCALE = 2.0**-126  # stands for 0, whose product with a masked score of −∞ would be NaN
+_MAX_FP32 = 2.0**127 * (2 - 2.0**-23)
 _GIANT = 2.0**27  # |m·scale| from which the shift is made exact by a power of two
 _STALE = 3.0  # log₂ 8: how far a row's maximum may grow before its stale value is replaced
 
@@ -37,13 +38,30 @@ _REGISTERS = {2: (232, 40), 3: (160, 32)}
 
 _HARDWARE_BARRIERS = 16
 
-# Shared memory beside the queries, keys and values: the barriers, and what turns the output around.
-_SCRATCH = 4096 + 512
+# Shared memory beside the queries, keys and values: what turns a consumer's output around, and
+# barriers.
+_SCRATCH, _BARRIERS = 2048, 512
 
 # What a tile costs beside its blocks, as a share of the cost of one tile's worth of them.
 _OVERHEAD = 0.6
 
-_loaded: WeakKeyDictionary[Any, dict[int, compiler.Loaded]] = WeakKeyDictionary()
+_PLANS_KEPT = 1024  # per loaded kernel; each belongs to one set of shapes, strides and addresses
+_CONSTEXPRS = 12  # of hopper_kernel.attention_forward
+
+
+class _Loaded:
+    """A binary on one device, with the launches it has planned."""
+
+    __slots__ = ("kernel", "plans")
+
+    def __init__(self, kernel: compiler.Loaded) -> None:
+        self.kernel = kernel
+        # A plan is (programs, arguments before out, arguments after lse).
+        self.plans: dict[Any, tuple[int, tuple[Any, ...], tuple[Any, ...]]] = {}
+
+
+# CompiledKernel -> device index -> loaded.
+_loaded: WeakKeyDictionary[Any, dict[int, _Loaded]] = WeakKeyDictionary()
 
 
 class HopperTemplate(Template):
@@ -55,7 +73,7 @@ class HopperTemplate(Template):
     def version(self) -> str:
         return version_hash(Path(__file__).with_name("hopper_kernel.py"), ["attention_forward"])
 
-    def space(self, specialization: Specialization) -> Space:
+    def space(self, specialization: Specialization) -> Space:  # noqa: ARG002
         return {
             "BLOCK_N": (32, 64, 128),
             "consumers": (2, 3),
@@ -83,7 +101,8 @@ class HopperTemplate(Template):
         if set(config) != set(space):
             return f"parameters are {sorted(config)}, but must be {sorted(space)}"
         for name, value in config.items():
-            if not any(value == choice and type(value) is type(choice) for choice in space[name]):
+            # True == 1, but not in a config.
+            if (type(value), value) not in [(type(choice), choice) for choice in space[name]]:
                 return f"{name} is {value!r}, but must be one of {space[name]}"
         block_n, consumers, stages, q_buffers = (
             int(config[name]) for name in ("BLOCK_N", "consumers", "stages", "q_buffers")
@@ -93,17 +112,18 @@ class HopperTemplate(Template):
         needed = headdim // 2 + block_n // 2 + block_n // 4
         if needed > _REGISTERS[consumers][0] - 24:
             return f"acc, s and p alone take {needed} of {_REGISTERS[consumers][0]} registers"
-        shared = 2 * headdim * (_ROWS * consumers * q_buffers + 2 * stages * block_n) + _SCRATCH
+        shared = 2 * headdim * (_ROWS * consumers * q_buffers + 2 * stages * block_n)
+        shared += _SCRATCH * consumers + _BARRIERS
         if shared > have.shared_memory:
             return f"q, k and v take {shared} bytes of {have.shared_memory} of shared memory"
         if config["hardware_release"]:
             ours = consumers + q_buffers + 2 * stages
-            theirs = 2 + consumers
+            theirs = 1 + consumers
             if ours + theirs > _HARDWARE_BARRIERS:
                 return f"{ours} barriers and Triton's {theirs} exceed {_HARDWARE_BARRIERS}"
         return None
 
-    def default(self, problem: Problem, capability: int) -> Config:
+    def default(self, problem: Problem, capability: int) -> Config:  # noqa: ARG002
         block_n, consumers, stages, q_buffers, defer = {
             64: (128, 3, 3, 2, False),
             128: (128, 2, 2, 2, True),
@@ -117,9 +137,7 @@ class HopperTemplate(Template):
     def compile(self, specialization: Specialization, config: Config, capability: int) -> Binary:
         from kernels.attention.hopper_kernel import attention_forward
 
-        source = compiler.source(
-            attention_forward, _arguments(specialization, config), gluon=True
-        )
+        source = compiler.source(attention_forward, _arguments(specialization, config), gluon=True)
         # The warps of the first consumer; Triton adds those of the others.
         kernel = compiler.compile_kernel(source, capability, {"num_warps": 4})
         return Binary(compiler.resources(kernel), kernel, config, specialization)
@@ -142,58 +160,85 @@ class HopperTemplate(Template):
         not read at all.
 
         Args:
-            q, k, v, out: last stride 1; base and other strides multiples of 16 bytes.
+            q, k, v, out: each aligned (see layout.py); views are fine, also a stride of 0.
             lse: contiguous.
         """
-        import torch
-
-        batch, heads, seqlen_q, headdim = q.shape
-        _, heads_kv, seqlen_k, _ = k.shape
-        causal, config = binary.specialization.causal, binary.config
-        if batch * heads * seqlen_q == 0:
-            return
-        if causal:
-            causal_offset = min(causal_offset, seqlen_k)
-            seqlen_k = min(seqlen_k, seqlen_q + causal_offset)
-        if seqlen_k <= 0:
-            out.zero_()
-            if lse is not None:
-                lse.fill_(-math.inf)
-            return
-        if sm_scale < 0:
-            q, sm_scale = q.neg(), -sm_scale
-        scale = sm_scale * _LOG2_E
-        if scale < _MIN_SCALE:
-            scale = _MIN_SCALE
-        coarse = math.ldexp(1.0, math.frexp(scale)[1]) if math.isfinite(scale) else scale
-
         device = q.device.index
         kernels = _loaded.get(binary.kernel)
         if kernels is None:
             kernels = _loaded.setdefault(binary.kernel, {})
-        kernel = kernels.get(device)
-        if kernel is None:
-            kernel = kernels[device] = compiler.Loaded(binary.kernel)
+        loaded = kernels.get(device)
+        if loaded is None:
+            loaded = kernels[device] = _Loaded(compiler.Loaded(binary.kernel))
 
-        tiles = -(-seqlen_q // (_ROWS * int(config["consumers"])))
-        all_heads = batch * heads
-        programs, head_pairs, together = schedule(
-            tiles, all_heads, _multiprocessors(device), causal
-        )
-        keys = (batch, heads_kv, seqlen_k, headdim)
-        kernel(
-            programs,
-            torch._C._cuda_getCurrentRawStream(device),
-            (
-                *kernel.descriptor(0, q.data_ptr(), q.shape, _strides(q)),
-                *kernel.descriptor(1, k.data_ptr(), keys, _strides(k)),
-                *kernel.descriptor(2, v.data_ptr(), keys, _strides(v)),
-                out.data_ptr(), None if lse is None else lse.data_ptr(), *_strides(out)[:3],
-                heads, heads // heads_kv, all_heads, seqlen_q, seqlen_k, causal_offset,
-                programs, head_pairs, together, scale, coarse, _GIANT / scale, _STALE / scale,
-                *_NO_CONSTEXPRS,
-            ),
+        if sm_scale < 0:
+            q, sm_scale = q.neg(), -sm_scale
+        key = (
+            q.data_ptr(), k.data_ptr(), v.data_ptr(), q.shape, k.shape,
+            q.stride(), k.stride(), v.stride(), out.stride(), sm_scale, causal_offset,
         )  # fmt: skip
+        plan = loaded.plans.get(key)
+        if plan is None:
+            if len(loaded.plans) >= _PLANS_KEPT:
+                loaded.plans.clear()
+            plan = _plan(loaded.kernel, binary, q, k, v, out, sm_scale, causal_offset)
+            loaded.plans[key] = plan
+        programs, before, after = plan
+        if programs == 0:
+            out.zero_()
+            if lse is not None:
+                lse.fill_(-math.inf)
+            return
+        from torch._C import _cuda_getCurrentRawStream
+
+        results = (out.data_ptr(), None if lse is None else lse.data_ptr())
+        loaded.kernel(programs, _cuda_getCurrentRawStream(device), before + results + after)
+
+
+def _plan(
+    kernel: compiler.Loaded,
+    binary: Binary,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    sm_scale: float,
+    causal_offset: int,
+) -> tuple[int, tuple[Any, ...], tuple[Any, ...]]:
+    """The programs and arguments of a launch, but for the addresses of out and lse.
+
+    No programs where no row sees a key.
+    """
+    causal = binary.specialization.causal
+    batch, heads, seqlen_q, headdim = q.shape
+    _, heads_kv, seqlen_k, _ = k.shape
+    if causal:
+        # Beyond these bounds nothing changes, and the kernel's integers are 32-bit.
+        causal_offset = min(causal_offset, seqlen_k)
+        seqlen_k = min(seqlen_k, seqlen_q + causal_offset)
+    if batch * heads * seqlen_q == 0 or seqlen_k <= 0:
+        return 0, (), ()
+    keys = (batch, heads_kv, seqlen_k, headdim)
+    shapes = ((batch, heads, seqlen_q, headdim), keys, keys)
+    sources = tuple(
+        value
+        for index, (tensor, shape) in enumerate(zip((q, k, v), shapes))
+        for value in kernel.descriptor(index, tensor.data_ptr(), shape, _strides(tensor))
+    )
+    scale = max(sm_scale * _LOG2_E, _MIN_SCALE) if sm_scale == sm_scale else sm_scale
+    coarse = math.ldexp(1.0, math.frexp(scale)[1]) if math.isfinite(scale) else scale
+    limit = min(_GIANT / scale, _MAX_FP32)
+    tiles = -(-seqlen_q // (_ROWS * int(binary.config["consumers"])))
+    programs, head_pairs, together = schedule(
+        tiles, batch * heads, _multiprocessors(q.device.index), causal
+    )
+    after = (
+        *_strides(out)[:3],
+        heads, heads // heads_kv, batch * heads, seqlen_q, seqlen_k, causal_offset if causal else 0,
+        programs, head_pairs, together, scale, coarse, limit, _STALE / scale,
+        *(None,) * _CONSTEXPRS,
+    )  # fmt: skip
+    return programs, sources, after
 
 
 @cache
@@ -204,7 +249,9 @@ def _multiprocessors(device: int) -> int:
 
 
 @cache
-def schedule(tiles: int, all_heads: int, multiprocessors: int, causal: bool) -> tuple[int, int, int]:
+def schedule(
+    tiles: int, all_heads: int, multiprocessors: int, causal: bool
+) -> tuple[int, int, int]:
     """How hopper_schedule.py is to deal out the tiles: programs, pairs of heads, heads together.
 
     Under a causal mask the single tiles at the end even out what the pairs before leave uneven: of
@@ -308,6 +355,3 @@ def _arguments(specialization: Specialization, config: Config) -> list[Argument]
         "PRODUCER_REGISTERS": producer_registers,
     }
     return arguments + [Argument(name, "constexpr", value) for name, value in constants.items()]
-
-
-_NO_CONSTEXPRS = (None,) * 12

@@ -11,9 +11,9 @@ each works through its share of the tiles (hopper_schedule.py). A consumer, per 
     p_j, alpha = softmax of s_j (hopper_softmax.py), while the tensor cores do the latter;
     acc *= alpha             once they have.
 
-The weights p never leave the registers. Consumers take turns in starting their matmuls, so that one's
-softmax meets another's matmuls. Blocks go from the diagonal leftwards, first those where something is
-masked. The last p·v of a tile overlaps with the first scores of the next.
+The weights p never leave the registers. Consumers take turns in starting their matmuls, so that
+one's softmax meets another's matmuls. Blocks go from the diagonal leftwards, first those where
+something is masked. The last p·v of a tile overlaps with the first scores of the next.
 """
 
 from triton.experimental import gluon
@@ -117,19 +117,31 @@ def as_operand(p, like, dtype: gl.constexpr):
 
 @gluon.jit
 def start_matmuls(q, p, acc, k_stage, k_phase, v_stage, v_phase, pipe, consumer: gl.constexpr):
-    """Start the scores of one block and, after them, acc + p·v of the block before.
-
-    Returns the scores, which are there, and acc, which is not before wgmma's group 0 is waited for.
-    """
+    """Start the scores of one block and, after them, acc + p·v of the block before: both are
+    returned unfinished."""
     mbarrier.wait(pipe.k_full.index(k_stage), k_phase)
     pipe.take_turn(consumer)
     s = score(q, matrix(pipe.k_stages, k_stage))
     mbarrier.wait(pipe.v_full.index(v_stage), v_phase)
     acc = warpgroup_mma(p, matrix(pipe.v_stages, v_stage), acc, is_async=True)
     pipe.pass_turn(consumer)
+    return s, acc
+
+
+@gluon.jit
+def finish_scores(s, k_stage, pipe):
+    """The scores that `start_matmuls` started, once they are there; acc may not be."""
     s = warpgroup_mma_wait(1, [s])
     pipe.release(pipe.k_slot(k_stage))
-    return s, acc
+    return s
+
+
+@gluon.jit
+def finish_product(acc, v_stage, pipe):
+    """acc as `start_matmuls` started it, once it is there."""
+    acc = warpgroup_mma_wait(0, [acc])
+    pipe.release(pipe.v_slot(v_stage))
+    return acc
 
 
 @gluon.jit
@@ -141,6 +153,7 @@ def sweep(acc, p, row_max, shift, parts, stage, phase, q, last_block, end_block,
         v_phase = phase
         stage, phase = next_stage(stage, phase, pipe.STAGES)
         s, acc = start_matmuls(q, p, acc, stage, phase, v_stage, v_phase, pipe, consumer)
+        s = finish_scores(s, stage, pipe)
         if MASKED:
             s = hide(s, block * plan.BLOCK_N, first_hidden, plan.seqlen_k, plan.CAUSAL)
         weights, alpha, row_max, shift = weigh(
@@ -149,8 +162,7 @@ def sweep(acc, p, row_max, shift, parts, stage, phase, q, last_block, end_block,
         )  # fmt: skip
         parts = parts * as_rows(alpha, parts) + row_parts(weights)
         pin(parts, plan.heads)
-        acc = warpgroup_mma_wait(0, [acc])
-        pipe.release(pipe.v_slot(v_stage))
+        acc = finish_product(acc, v_stage, pipe)
         acc = rescale(acc, alpha, result.DEFER)
         p = as_operand(weights, acc, p.dtype)
     return acc, p, row_max, shift, parts, stage, phase
@@ -232,27 +244,27 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
         v_stage = stage
         v_phase = phase
         if index + 1 < count:
-            which, row, blocks = plan.tile(index + 1)
-            row += ROWS * consumer
-            first_hidden = row + 1 + plan.causal_offset
             stage, phase = next_stage(stage, phase, pipe.STAGES)
             q_stage, q_phase = next_stage(q_stage, q_phase, pipe.Q_BUFFERS)
             mbarrier.wait(pipe.q_full.index(q_stage), q_phase)
             q = matrix(pipe.q_parts, q_stage * pipe.CONSUMERS + consumer)
             s, acc = start_matmuls(q, p, acc, stage, phase, v_stage, v_phase, pipe, consumer)
+            which, row, blocks = plan.tile(index + 1)
+            row += ROWS * consumer
+            first_hidden = row + 1 + plan.causal_offset
+            s = finish_scores(s, stage, pipe)
             s = hide(s, (blocks - 1) * plan.BLOCK_N, first_hidden, plan.seqlen_k, plan.CAUSAL)
             weights, row_max, shift = weigh_first(s, result.scale, result.coarse, result.limit)
             parts = row_parts(weights)
             pin(parts, plan.heads)
-            acc = warpgroup_mma_wait(0, [acc])
+            acc = finish_product(acc, v_stage, pipe)
             p = as_operand(weights, acc, dtype)
         else:
             pipe.take_turn(consumer)
             mbarrier.wait(pipe.v_full.index(v_stage), v_phase)
             acc = warpgroup_mma(p, matrix(pipe.v_stages, v_stage), acc, is_async=True)
             pipe.pass_turn(consumer)
-            acc = warpgroup_mma_wait(0, [acc])
-        pipe.release(pipe.v_slot(v_stage))
+            acc = finish_product(acc, v_stage, pipe)
         store(acc, done_max, done_shift, done_parts, done_which, done_row, plan, result)
         acc = nothing(HEADDIM)
     if consumer == 0:
@@ -271,8 +283,8 @@ def attention_forward(
 ):  # fmt: skip
     """The share of one of `programs` programs.
 
-    q, k and v are descriptors of (batch, heads, seqlen, headdim) that load 64 rows, BLOCK_N keys and
-    BLOCK_N values of one head; for limit and stale see hopper_softmax.py.
+    q, k and v are descriptors of (batch, heads, seqlen, headdim) that load 64 rows, BLOCK_N keys
+    and BLOCK_N values of one head; for limit and stale see hopper_softmax.py.
     """
     plan = Plan(
         heads, group, all_heads, seqlen_q, seqlen_k, causal_offset, programs, head_pairs,

@@ -112,6 +112,13 @@ class Pipeline:
 
 
 @gluon.jit
+def stages_of(source, COUNT: gl.constexpr):
+    """Room for so many blocks of a descriptor."""
+    shape: gl.constexpr = [COUNT] + source.block_type.shape  # noqa: RUF005
+    return gl.allocate_shared_memory(source.dtype, shape, source.layout)
+
+
+@gluon.jit
 def barriers(COUNT: gl.constexpr, arrivals: gl.constexpr):
     """So many mbarriers, each of which waits for so many arrivals."""
     made = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
@@ -124,11 +131,9 @@ def barriers(COUNT: gl.constexpr, arrivals: gl.constexpr):
 def start_pipeline(q, k, v, CONSUMERS: gl.constexpr, STAGES: gl.constexpr, Q_BUFFERS: gl.constexpr,
                    PING_PONG: gl.constexpr, HARDWARE: gl.constexpr):  # fmt: skip
     """A Pipeline for blocks of the descriptors q, k and v, all of whose slots are empty."""
-    q_parts = gl.allocate_shared_memory(
-        q.dtype, [Q_BUFFERS * CONSUMERS] + q.block_type.shape, q.layout
-    )
-    k_stages = gl.allocate_shared_memory(k.dtype, [STAGES] + k.block_type.shape, k.layout)
-    v_stages = gl.allocate_shared_memory(v.dtype, [STAGES] + v.block_type.shape, v.layout)
+    q_parts = stages_of(q, Q_BUFFERS * CONSUMERS)
+    k_stages = stages_of(k, STAGES)
+    v_stages = stages_of(v, STAGES)
     q_full = barriers(Q_BUFFERS, 1)
     k_full = barriers(STAGES, 1)
     v_full = barriers(STAGES, 1)

@@ -46,7 +46,7 @@ def pin(value, size):
 @gluon.constexpr_function
 def _scale_asm(count):
     return (
-        "{ .reg .pred idle; setp.eq.b32 idle, $%d, 0;\n@idle bra.uni DONE;\n" % (3 * count)
+        f"{{ .reg .pred idle; setp.eq.b32 idle, ${3 * count}, 0;\n@idle bra.uni DONE;\n"
         + "".join(f"mul.f32 ${i}, ${i}, ${2 * count + i};\n" for i in range(count))
         + "DONE: }"
     )
@@ -120,11 +120,9 @@ def any_in_warp(flag):
 def scale_unless_idle(acc, alpha, busy, COUNT: gl.constexpr):
     """acc·alpha, skipped by a branch where `busy` is 0, which it is for whole warps or not at all.
 
-    Gluon has no branch on a value that differs between warps. COUNT is the number of accumulators of
-    a thread.
+    Gluon has no branch on a value that differs between warps. COUNT is the number of accumulators
+    of a thread.
     """
     asm: gl.constexpr = _scale_asm(COUNT)
     constraints: gl.constexpr = _scale_constraints(COUNT)
-    return gl.inline_asm_elementwise(
-        asm, constraints, [acc, alpha, busy], gl.float32, True, COUNT
-    )
+    return gl.inline_asm_elementwise(asm, constraints, [acc, alpha, busy], gl.float32, True, COUNT)

@@ -3,9 +3,9 @@
 A tile is a block of query rows of one head. Under a causal mask tile i of a head costs about i + 1,
 so a fair share takes some care. The work is cut into items of falling cost:
 
-1. units: pairs of tiles, tile T−1−i of one head and tile i of its neighbour, which cost the same for
-   every i. They cover the first `head_pairs` pairs of heads, a few heads at a time, whose keys and values
-   therefore stay in L2.
+1. units: pairs of tiles, tile T−1−i of one head and tile i of its neighbour, which cost the same
+   for every i. They cover the first `head_pairs` pairs of heads, a few heads at a time, whose keys
+   and values therefore stay in L2.
 2. single tiles of the other heads, longest first, `together` heads at a time.
 
 Items are dealt out to the programs in turns, to and fro, so that whoever gets the largest of one

@@ -1,0 +1,136 @@
+"""The Hopper template's space, rules, defaults and schedule; needs neither Triton nor torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from kernels.attention.config import Config
+from kernels.attention.hopper import HopperTemplate, schedule
+from kernels.attention.problem import DTYPES, GRID_SEQLENS, HEADDIMS, Problem, Specialization
+
+ROOT = Path(__file__).parents[3]
+TEMPLATE = HopperTemplate()
+CAUSAL = Specialization(128, True, "fp16")
+GOOD = TEMPLATE.default(Problem.on_grid(128, 4096, True), 90)
+
+
+def test_importing_it_loads_neither_triton_nor_torch():
+    code = (
+        "import sys; from kernels.attention.hopper import HopperTemplate as T;"
+        "from kernels.attention.problem import Specialization as S;"
+        "list(T().feasible(S(64, True, 'fp16'), 90)); T().version;"
+        "assert not {'torch', 'triton', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("headdim", HEADDIMS)
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_defaults_are_feasible(headdim, causal, dtype):
+    specialization = Specialization(headdim, causal, dtype)
+    for seqlen in (1, *GRID_SEQLENS):
+        config = TEMPLATE.default(Problem.on_grid(headdim, seqlen, causal, dtype), 90)
+        assert TEMPLATE.reject(specialization, config, 90) is None
+
+
+@pytest.mark.parametrize("capability", [80, 89, 100, 120])
+def test_it_serves_hopper_alone(capability):
+    assert "has no wgmma" in (TEMPLATE.supports(CAUSAL, capability) or "")
+    assert "has no wgmma" in (TEMPLATE.reject(CAUSAL, GOOD, capability) or "")
+    assert not list(TEMPLATE.feasible(CAUSAL, capability))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"BLOCK_N": 96}, "BLOCK_N is 96, but must be one of"),
+        ({"ping_pong": 1}, "ping_pong is 1, but must be one of"),
+        ({"consumers": 3}, "acc, s and p alone take 160 of 160 registers"),
+        ({"stages": 4}, "of 232448 of shared memory"),
+        (
+            {"BLOCK_N": 32, "consumers": 3, "stages": 4},
+            "13 barriers and Triton's 4 exceed 16",
+        ),
+        ({"extra": 1}, "parameters are"),
+    ],
+)
+def test_every_rejection_has_a_reason(changes, reason):
+    assert reason in (TEMPLATE.reject(CAUSAL, Config(GOOD, **changes), 90) or "")
+
+
+# The kernel's own arithmetic (hopper_schedule.Plan), in Python.
+
+
+def item(turn, program, programs):
+    return turn * programs + (programs - 1 - program if turn % 2 else program)
+
+
+def turns(items, program, programs):
+    whole = items // programs
+    return whole + (item(whole, program, programs) < items)
+
+
+def tiles_of(program, programs, tiles, all_heads, head_pairs, together):
+    """(head, tile) of each of a program's tiles, in order."""
+    units = head_pairs * tiles
+    paired = turns(units, program, programs)
+    items = units + (all_heads - 2 * head_pairs) * tiles
+    count = paired + turns(items, program, programs)
+    for index in range(count):
+        if index < 2 * paired:
+            unit = item(index // 2, program, programs)
+            second, i = index % 2, unit % tiles
+            yield unit // tiles * 2 + second, i if second else tiles - 1 - i
+        else:
+            single = item(index - paired, program, programs) - units
+            gang = single // (together * tiles)
+            first = 2 * head_pairs + gang * together
+            heads = min(together, all_heads - first)
+            within = single - gang * together * tiles
+            yield first + within % heads, tiles - 1 - within // heads
+
+
+SHAPES = [(1, 1), (1, 2), (2, 3), (3, 1024), (4, 512), (22, 128), (64, 32), (128, 8), (7, 133),
+          (1, 5000), (2, 66), (43, 64), (5, 27)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tiles", "all_heads"), SHAPES)
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("multiprocessors", [132, 114, 1])
+def test_every_tile_is_computed_once_and_no_program_is_idle(
+    tiles, all_heads, causal, multiprocessors
+):
+    programs, head_pairs, together = schedule(tiles, all_heads, multiprocessors, causal)
+    assert 1 <= programs <= multiprocessors
+    seen = Counter()
+    for program in range(programs):
+        mine = list(tiles_of(program, programs, tiles, all_heads, head_pairs, together))
+        assert mine
+        seen.update(mine)
+    assert seen == Counter({(h, t): 1 for h in range(all_heads) for t in range(tiles)})
+
+
+@pytest.mark.parametrize("headdim", HEADDIMS)
+@pytest.mark.parametrize("seqlen", [1024, 2048, 4096, 8192, 16384])
+def test_the_causal_grid_is_shared_out_evenly(headdim, seqlen):
+    """The busiest of 132 programs has at most 2.5 % more to do than the average."""
+    problem = Problem.on_grid(headdim, seqlen, True)
+    rows = 64 * int(TEMPLATE.default(problem, 90)["consumers"])
+    tiles, all_heads = -(-seqlen // rows), problem.batch * problem.heads
+    plan = schedule(tiles, all_heads, 132, True)
+    times = []
+    for program in range(plan[0]):
+        mine = tiles_of(program, plan[0], tiles, all_heads, *plan[1:])
+        times.append(sum(tile + 1.6 for _, tile in mine))
+    assert max(times) <= 1.025 * sum(times) / len(times)
+
+
+def test_a_head_at_a_time_without_a_mask():
+    assert schedule(64, 32, 132, False) == (132, 0, 1)
+    assert schedule(4, 8, 132, False) == (32, 0, 1)
