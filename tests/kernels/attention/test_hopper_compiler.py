@@ -35,12 +35,13 @@ def compiled(headdim, causal=True, dtype="fp16", lse=False, **changes):
 def assembled(binary):
     """What ptxas says about a binary's PTX, and the machine code it makes of it."""
     from triton import knobs
+    from triton.backends.nvidia.compiler import get_ptxas
 
     with tempfile.TemporaryDirectory() as folder:
         ptx, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         ptx.write_text(binary.kernel.asm["ptx"])
         said = subprocess.run(
-            [knobs.nvidia.ptxas.path, "-v", "--gpu-name=sm_90a", ptx, "-o", cubin],
+            [get_ptxas(90).path, "-v", "--gpu-name=sm_90a", ptx, "-o", cubin],
             capture_output=True, text=True, check=True,
         ).stderr  # fmt: skip
         code = subprocess.run(
