@@ -21,8 +21,7 @@ def choose_target(option: str | None, records: Iterable[Record]) -> tuple[Target
         CommandError: nothing fits.
     """
     counts = Counter(record.target for record in records)
-    # The most records first; ties by the newest Triton, then by the order of targets.
-    known = sorted(counts, key=lambda target: (counts[target], target.triton, target), reverse=True)
+    known = sorted(counts, key=lambda target: (-counts[target], target))  # most records first
     if option is not None:
         return _named(option, known), "--target"
     from tuner import cuda_driver

@@ -98,7 +98,7 @@ def test_samplers(search: Run, sampler: str) -> None:
 
 
 def test_the_shipped_spaces(tuner: Run) -> None:
-    if not any(path.name.endswith(SUFFIXES) for path in shipped_spaces().iterdir()):
+    if not any(path.name.endswith(SUFFIXES) for path in shipped_spaces().rglob("*")):
         pytest.skip("none are shipped yet")
     words = ("--backend", "replay", "--hdim", "128", "--seqlen", "8192", "--causal")
     said = tuner("search", *words, "--trials", "15")
