@@ -117,6 +117,8 @@ class Exploration:
                 for future in under_way:  # in the order of submission: the same seed, the same run
                     if future in done:
                         self._collect(future, observer, began)
+                if self._time_left(began) == 0:
+                    return  # also where results are there at once, as in a replay
         finally:
             self._abandon()
 
