@@ -27,15 +27,20 @@ def main() -> None:
     parser.add_argument("database", type=Path)
     parser.add_argument("--output", type=Path, help="where the picture goes; none: the table only")
     parser.add_argument("--dtype", default="fp16", choices=("fp16", "bf16"))
+    parser.add_argument("--gpu", default="H100", help="part of the GPU's name")
     arguments = parser.parse_args()
     with Store.read_only(arguments.database) as store:
         records = [
             record
             for record in standing(store.records()).values()
-            if record.problem.dtype == arguments.dtype and record.origin == "cuda"
+            if record.problem.dtype == arguments.dtype
+            and record.origin == "cuda"
+            and arguments.gpu in record.target.gpu_name
         ]
     if not records:
-        parser.error(f"{arguments.database} holds no measured {arguments.dtype} records")
+        parser.error(
+            f"{arguments.database} holds no {arguments.dtype} records measured on {arguments.gpu}"
+        )
     print(table(records))
     if arguments.output:
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
