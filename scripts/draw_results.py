@@ -79,9 +79,10 @@ def table(records: Sequence[Record]) -> str:
     }
     for gpu, triton, torch, driver in sorted(targets):
         dates = sorted(r.measured_at[:10] for r in records)
+        days = " to ".join(dict.fromkeys((dates[0], dates[-1])))
         lines.append("")
         lines.append(
-            f"{gpu}, Triton {triton}, torch {torch}, driver {driver}, {dates[0]} to {dates[-1]}; "
+            f"{gpu}, Triton {triton}, torch {torch}, driver {driver}, {days}; "
             "TFLOP/s, median of interleaved rounds ± half the interquartile range."
         )
     return "\n".join(lines)
