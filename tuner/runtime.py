@@ -107,6 +107,8 @@ def lookup(
     """
     problem = Problem.on_grid(headdim, seqlen, causal, dtype, batch, heads)
     if target is None:
+        if not torch.cuda.is_available():
+            raise RuntimeError("there is no CUDA device here: give a target")
         target = device.detect(torch.cuda.current_device())
     return snapshot.current().resolve(target, problem)
 
