@@ -18,6 +18,7 @@ from tuner.record import Record
 from tuner.search.candidates import CandidateSet
 from tuner.search.events import Observer, ProblemStarted, Seconds, TrialEnded
 from tuner.search.proposals import Proposals
+from tuner.search.space import search_space
 from tuner.store import Store
 from tuner.trial import Candidate, Outcome, Trial
 
@@ -67,8 +68,8 @@ class Exploration:
             for name in dict.fromkeys(c.template for c in candidates.feasible)
         )
         self._proposals = Proposals(
-            candidates, problem.specialization, sampler, seed, self.trials.values(),
-            [*self.defaults, *_neighbours(problem, records)],
+            search_space(candidates, problem, executor.target.hardware), sampler, seed,
+            self.trials.values(), [*self.defaults, *_neighbours(problem, records)],
         )  # fmt: skip
         self._known = len(self.trials)
         self._target = max(0, trials - self._known)

@@ -23,6 +23,7 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from tuner.search.gaussian_process import GaussianProcess, expected_improvement
+from tuner.search.samplers import FAILED, WITHDRAWN
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -31,13 +32,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-FAILED = "failed"
-"""User attribute of a trial whose value stands for a failure."""
-
-WITHDRAWN = "withdrawn"
-"""User attribute of a trial that was never made: its point is free again."""
-
-_STARTUP = 5  # points drawn at random before there is a model
+_STARTUP = 4  # points drawn at random before there is a model
 _LEAST_RANGE = 0.3  # above the best, what slow values keep of their differences at least
 # Refit at every new value up to so many values, then at every so many per cent more.
 _REFIT_ALWAYS, _REFIT_GROWTH = 30, 0.05
@@ -137,12 +132,13 @@ class SurrogateSampler(BaseSampler):
         state: TrialState,  # noqa: ARG002
         values: Sequence[float] | None,  # noqa: ARG002
     ) -> None:
-        if self._points:
-            seen, _, _ = self._observed(study, but=-1)
-            seen.add(self._place(study, trial))
-            if len(seen - {None}) == len(self._points):
-                with suppress(RuntimeError):  # outside `optimize` there is nothing to stop
-                    study.stop()
+        self._proposed.pop((study.study_name, trial.number), None)
+        if not self._points or trial.number + 1 < len(self._points):
+            return
+        seen, _, _ = self._observed(study, but=-1)
+        if len(seen) == len(self._points):
+            with suppress(RuntimeError):  # outside `optimize` there is nothing to stop
+                study.stop()
 
     def _next(self, study: Study, number: int, fixed: Mapping[str, Any]) -> int | None:
         """The point to try next; None if every one that agrees with `fixed` was tried."""
@@ -154,9 +150,7 @@ class SurrogateSampler(BaseSampler):
         ]
         if not unseen:
             return None
-        if len(done) + len(pending) < self._startup or not any(
-            map(math.isfinite, done.values())
-        ):
+        if len(done) + len(pending) < self._startup or not any(map(math.isfinite, done.values())):
             return int(self._random.choice(unseen))
         return unseen[int(np.argmax(self._merit(done, pending, unseen)))]
 
@@ -175,9 +169,7 @@ class SurrogateSampler(BaseSampler):
         process.condition(features[tried], values)
         if pending:
             believed, _ = process.predict(features[pending])
-            process.condition(
-                features[[*tried, *pending]], np.concatenate([values, believed])
-            )
+            process.condition(features[[*tried, *pending]], np.concatenate([values, believed]))
         mean, deviation = process.predict(features[unseen])
         mean = mean + self._prior[unseen] / spread
         best = float((values + self._prior[tried] / spread).min())
@@ -186,12 +178,10 @@ class SurrogateSampler(BaseSampler):
         order: Array = np.lexsort((self._random.random(len(unseen)), mean)).argsort()
         return merit * (1 + 1e-12) - 1e-300 * order
 
-    def _observed(
-        self, study: Study, but: int
-    ) -> tuple[set[int | None], dict[int, float], list[int]]:
+    def _observed(self, study: Study, but: int) -> tuple[set[int], dict[int, float], list[int]]:
         """Points not to propose again; the value of those that ended, inf for what failed; and
         those under way. Trial number `but` is left out."""
-        seen: set[int | None] = set()
+        seen: set[int] = set()
         done: dict[int, float] = {}
         pending: list[int] = []
         sign = -1.0 if study.direction == StudyDirection.MAXIMIZE else 1.0
@@ -221,8 +211,10 @@ class SurrogateSampler(BaseSampler):
 def _levelled(values: Array) -> Array:
     """`values` with failures and the slow half at one level, see the module."""
     right = values[np.isfinite(values)]
-    level = max(float(np.median(right)), float(right.min()) + _LEAST_RANGE)
-    return np.minimum(values, min(level, float(right.max())))
+    best = float(right.min())
+    level = max(float(np.median(right)), best + _LEAST_RANGE)
+    failed = level + (level - best)
+    return np.where(np.isfinite(values), np.minimum(values, level), failed)
 
 
 def _key(parameters: Mapping[str, Any]) -> _Key:
