@@ -4,9 +4,11 @@
     python scripts/score_samplers.py --spaces ../shared/spaces --output docs/samplers-published
 
 Every sampler goes through the very proposals of `tuner search`, with many seeds, and is told the
-recorded medians. It starts cold, from the template's default, or from that and the winners of
-neighbouring problems. Writes OUTPUT.json, which draw_samplers.py draws, and OUTPUT.md. A run
-ends when it has found the optimum: the rest of its curve is known.
+recorded medians. It starts cold, from the template's default, or from that, the winners of
+neighbouring problems and what the surrogate learned in 60 trials of the nearest seqlen.
+
+Writes OUTPUT.json, which draw_samplers.py draws, and OUTPUT.md. A run ends when it has found the
+optimum: the rest of its curve is known.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from functools import cache
 from importlib.metadata import version
+from math import log2
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, median
@@ -36,6 +39,7 @@ from tuner.evaluate.space_file import read_space
 from tuner.evaluate.t4 import SUFFIXES, SpaceError, read_results
 from tuner.search.candidates import CandidateSet
 from tuner.search.features import parameter_features
+from tuner.search.neighbours import expected
 from tuner.search.proposals import Proposals
 from tuner.search.score import Landscape, Runs
 from tuner.search.space import SearchSpace, search_space
@@ -111,6 +115,7 @@ def main() -> None:
     parser.add_argument("--evaluations", type=int, default=100, help="most of a run")
     parser.add_argument("--batch", type=int, default=1, help="proposals under way at once")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--add", action="store_true", help="to what OUTPUT.json holds already")
     parser.add_argument("--output", type=Path, required=True, help="without a suffix")
     arguments = parser.parse_args()
     folders = tuple(map(str, arguments.spaces or sorted(p for p in OURS.iterdir() if p.is_dir())))
@@ -130,6 +135,11 @@ def main() -> None:
     # Spawned: a forked child of a process with BLAS threads may hang.
     with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
         results = list(pool.map(run, tasks))
+    if arguments.add:
+        earlier = json.loads(with_suffix(arguments.output, ".json").read_text())["results"]
+        new = {(r.space, r.sampler, r.start, r.batch) for r in results}
+        results += [r for r in map(result_from, earlier)
+                    if (r.space, r.sampler, r.start, r.batch) not in new]  # fmt: skip
     report = {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": {
@@ -232,6 +242,33 @@ def neighbours(case: Case, known: Iterable[Case]) -> list[Candidate]:
     return list(dict.fromkeys(other.winner for other in like))
 
 
+def nearest(case: Case, known: Iterable[Case]) -> Case | None:
+    """The space of the same binaries on the same card whose seqlen is nearest."""
+    mine = case.trials[0]
+    like = [
+        other
+        for other in known
+        if other.trials[0].problem.specialization == mine.problem.specialization
+        and other.trials[0].target == mine.target
+        and other.name != case.name
+    ]
+
+    def distance(other: Case) -> float:
+        return abs(log2(other.trials[0].problem.seqlen / mine.problem.seqlen))
+
+    return min(like, key=distance, default=None)
+
+
+def learned(case: Case, near: Case, task: Task, seed: int) -> Any:
+    """The prior that a search of `near` leaves for `case`."""
+    assert near.default is not None
+    index = {trial.candidate: number for number, trial in enumerate(near.trials)}
+    proposals = Proposals(near.space, "surrogate", seed + 1000, seeds=[near.default])
+    once = replace(task, evaluations=60, batch=1)
+    tried = [near.trials[number] for number in replayed(proposals, near, index, once, False)]
+    return expected(tried, case.space)
+
+
 def run(task: Task) -> Result:
     known = cases(task.folders)
     case = known[task.case]
@@ -242,8 +279,10 @@ def run(task: Task) -> Result:
         seeds += neighbours(case, known.values())
     index = {trial.candidate: number for number, trial in enumerate(case.trials)}
     began, orders = time.process_time(), []
+    near = nearest(case, known.values()) if task.start == "neighbours" else None
     for seed in range(task.seeds):
-        proposals = Proposals(case.space, task.sampler, seed, seeds=seeds)
+        prior = learned(case, near, task, seed) if near and task.sampler == "surrogate" else None
+        proposals = Proposals(case.space, task.sampler, seed, seeds=seeds, prior=prior)
         orders.append(list(replayed(proposals, case, index, task)))
     runs = Runs(case.landscape, orders)
     spent = time.process_time() - began
@@ -265,14 +304,24 @@ def run(task: Task) -> Result:
     )
 
 
+def result_from(form: dict[str, Any]) -> Result:
+    share = {int(n): value for n, value in form.pop("share").items()}
+    return Result(**{**form, "share": share, "curve": tuple(form["curve"])})
+
+
 def finite(count: float) -> float | None:
     return None if np.isinf(count) else count
 
 
 def replayed(
-    proposals: Proposals, case: Case, index: dict[Candidate, int], task: Task
+    proposals: Proposals,
+    case: Case,
+    index: dict[Candidate, int],
+    task: Task,
+    stop: bool = True,
 ) -> Iterable[int]:
-    """The candidates of one run, by index, in the order in which they are told."""
+    """The candidates of one run, by index, in the order in which they are told; `stop` at the
+    optimum."""
     winner, told = index[case.winner], 0
     while told < task.evaluations:
         batch = []
@@ -287,7 +336,7 @@ def replayed(
             proposals.tell(case.trials[number])
             told += 1
             yield number
-        if winner in batch:
+        if stop and winner in batch:
             return
 
 
@@ -297,9 +346,9 @@ def padded(runs: Runs, length: int) -> Any:
 
 def markdown(results: Sequence[Result]) -> str:
     """One table over all spaces, then one per sampler and start."""
-    groups: dict[tuple[str, str], list[Result]] = {}
+    groups: dict[tuple[str, str, int], list[Result]] = {}
     for result in results:
-        groups.setdefault((result.sampler, result.start), []).append(result)
+        groups.setdefault((result.sampler, result.start, result.batch), []).append(result)
     lines = [
         "Evaluations to within a fraction of the best: the median over seeds, then over spaces "
         "(in brackets the worst space); share of the optimum and score: mean over spaces.",
@@ -308,20 +357,20 @@ def markdown(results: Sequence[Result]) -> str:
         "| repeats | ms a proposal |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for (sampler, start), rows in groups.items():
+    for (sampler, start, batch), rows in sorted(groups.items()):
         lines.append(
-            f"| {sampler} | {start} | {middle([r.to_5_percent for r in rows])} "
+            f"| {titled(sampler, batch)} | {start} | {middle([r.to_5_percent for r in rows])} "
             f"| {middle([r.to_2_percent for r in rows])} | "
             + " | ".join(f"{fmean(r.share[n] for r in rows):.3f}" for n in BUDGETS)
             + f" | {fmean(r.score for r in rows):.2f} | {fmean(r.score_of_mean for r in rows):.2f}"
             f" | {sum(r.repeats for r in rows)} | {fmean(r.ms_per_proposal for r in rows):.1f} |"
         )
     lines += ["", "Each space: evaluations to 5 % / to 2 % (score).", ""]
-    heads = [f"{sampler}, {start}" for sampler, start in groups]
+    heads = [f"{titled(sampler, batch)}, {start}" for sampler, start, batch in sorted(groups)]
     lines += [f"| space | {' | '.join(heads)} |", f"| --- |{' --- |' * len(heads)}"]
     for space in dict.fromkeys(result.space for result in results):
         cells = []
-        for rows in groups.values():
+        for _, rows in sorted(groups.items()):
             found = next((r for r in rows if r.space == space), None)
             cells.append(
                 "" if found is None
@@ -330,6 +379,10 @@ def markdown(results: Sequence[Result]) -> str:
             )  # fmt: skip
         lines.append(f"| {space} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def titled(sampler: str, batch: int) -> str:
+    return sampler if batch == 1 else f"{sampler}, batches of {batch}"
 
 
 def middle(counts: Sequence[float | None]) -> str:

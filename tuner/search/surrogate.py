@@ -34,6 +34,7 @@ Array = NDArray[np.float64]
 
 _STARTUP = 4  # points drawn at random before there is a model
 _LEAST_RANGE = 0.3  # above the best, what slow values keep of their differences at least
+_NOISE_SHARE = 0.1  # of the spread of values, what is left of them beside a perfect prior
 # Refit at every new value up to so many values, then at every so many per cent more.
 _REFIT_ALWAYS, _REFIT_GROWTH = 30, 0.05
 
@@ -150,15 +151,23 @@ class SurrogateSampler(BaseSampler):
         ]
         if not unseen:
             return None
-        if len(done) + len(pending) < self._startup or not any(map(math.isfinite, done.values())):
-            return int(self._random.choice(unseen))
-        return unseen[int(np.argmax(self._merit(done, pending, unseen)))]
+        prior = _sign(study) * self._prior
+        if any(map(math.isfinite, done.values())) and len(done) + len(pending) >= self._startup:
+            return unseen[int(np.argmax(self._merit(done, pending, unseen, prior)))]
+        if self._has_prior:
+            return unseen[int(np.argmin(prior[unseen]))]
+        return int(self._random.choice(unseen))
 
-    def _merit(self, done: Mapping[int, float], pending: Sequence[int], unseen: list[int]) -> Array:
+    def _merit(
+        self, done: Mapping[int, float], pending: Sequence[int], unseen: list[int], prior: Array
+    ) -> Array:
         """Expected improvement at each of `unseen`."""
         tried = list(done)
-        values = _levelled(np.array(list(done.values()))) - self._prior[tried]
-        centre, spread = float(values.mean()), float(values.std()) or 1.0
+        level = levelled(np.array(list(done.values())))
+        values = level - prior[tried]
+        # Where the prior is right, what is left is noise, and not to be blown up.
+        spread = max(float(values.std()), _NOISE_SHARE * float(level.std())) or 1.0
+        centre = float(values.mean())
         values = (values - centre) / spread
         process, features = self._process, self._features
         if len(tried) >= max(self._fitted + 1, (1 + _REFIT_GROWTH) * self._fitted) or (
@@ -171,8 +180,8 @@ class SurrogateSampler(BaseSampler):
             believed, _ = process.predict(features[pending])
             process.condition(features[[*tried, *pending]], np.concatenate([values, believed]))
         mean, deviation = process.predict(features[unseen])
-        mean = mean + self._prior[unseen] / spread
-        best = float((values + self._prior[tried] / spread).min())
+        mean = mean + prior[unseen] / spread
+        best = float((values + prior[tried] / spread).min())
         merit = expected_improvement(mean, deviation, best)
         # Among equals, such as after an underflow to 0 everywhere, the best mean and then chance.
         order: Array = np.lexsort((self._random.random(len(unseen)), mean)).argsort()
@@ -184,7 +193,7 @@ class SurrogateSampler(BaseSampler):
         seen: set[int] = set()
         done: dict[int, float] = {}
         pending: list[int] = []
-        sign = -1.0 if study.direction == StudyDirection.MAXIMIZE else 1.0
+        sign = _sign(study)
         for trial in study.get_trials(deepcopy=False):
             if trial.number == but or WITHDRAWN in trial.user_attrs:
                 continue
@@ -208,7 +217,11 @@ class SurrogateSampler(BaseSampler):
         return index
 
 
-def _levelled(values: Array) -> Array:
+def _sign(study: Study) -> float:
+    return -1.0 if study.direction == StudyDirection.MAXIMIZE else 1.0
+
+
+def levelled(values: Array) -> Array:
     """`values` with failures and the slow half at one level, see the module."""
     right = values[np.isfinite(values)]
     best = float(right.min())

@@ -169,7 +169,7 @@ def test_failures_are_avoided_and_do_not_hide_the_rest(how: str) -> None:
             tried.tell(trial, state=TrialState.FAIL if how == "failed" else TrialState.PRUNED)
     assert failures < 5
     complete = [t for t in tried.trials if t.state == TrialState.COMPLETE]
-    assert min(t.value for t in complete if FAILED not in t.user_attrs) == pytest.approx(0.0)
+    assert min(t.value for t in complete if FAILED not in t.user_attrs) < 0.1
     assert len({str(trial.params) for trial in tried.trials}) == 25
 
 
