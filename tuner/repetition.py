@@ -3,7 +3,8 @@
 Calls are alike if tensors agree in shape, strides, dtype and device, and the other arguments in
 value: then the earlier call's checks and its prepared launch hold for this one too. What depends on
 the moment is checked each time: addresses, gradients, the current device, and whether anything
-intercepts operators (dispatch modes, function transforms), which must see the operator instead.
+intercepts operators (dispatch modes, function transforms, torch.jit.trace), which must see the
+operator instead.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def repeat(q: Tensor, k: Tensor, v: Tensor, causal: object, sm_scale: object) ->
         index != torch._C._cuda_getDevice()
         or torch._C._len_torch_dispatch_stack()
         or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._is_tracing()
         or ((q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled())
     ):
         return None

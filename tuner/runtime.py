@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from kernels.attention import registry
 from kernels.attention.layout import aligned, readable
@@ -57,11 +58,14 @@ def custom_attention_forward(
     Returns:
         (batch, nheads, seqlen, headdim) in q's dtype and layout. Inputs that a kernel cannot read
         in place (last stride not 1, rows not aligned to 16 bytes) are copied. Gradients are those
-        of SDPA, by recomputation.
+        of SDPA, by recomputation; there are none of second order, and none inside one graph of
+        torch.compile. The same call gives the same bits; so does the same sequence in another
+        batch, unless another config serves that (see `lookup`).
 
     Raises:
         TypeError, ValueError: an argument is wrong; one sentence names it.
-        NotImplementedError: strict, and no template serves the call.
+        NotImplementedError: strict, and no template serves the call; or fullgraph=True of
+            torch.compile, and a gradient is to be recorded.
     """
     if not torch.compiler.is_compiling():
         out = repeat(q, k, v, causal, sm_scale)
@@ -69,6 +73,10 @@ def custom_attention_forward(
             return out
     scale = validate(q, k, v, causal, sm_scale)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        if torch.compiler.is_compiling():
+            raise NotImplementedError(
+                "gradients are recorded outside of torch.compile's graphs only"
+            )
         out = _Differentiable.apply(q, k, v, causal, scale, strict)  # type: ignore[no-untyped-call]
     else:
         out = _operator(q, k, v, causal, scale, strict)
@@ -273,6 +281,7 @@ class _Differentiable(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable  # a second derivative is an error, not zeros
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         needed = context.needs_input_grad[:3]
         with torch.enable_grad():
