@@ -96,6 +96,7 @@ class Result:
     start: str
     batch: int
     seeds: int
+    evaluations: int  # most of a run; the score is of no more
     to_5_percent: float | None  # median evaluations; None where most runs never are
     to_2_percent: float | None
     share: dict[int, float]  # mean of optimum / best, by evaluations
@@ -147,8 +148,6 @@ def main() -> None:
             **{name: version(name) for name in ("optuna", "numpy", "scipy")},
         },
         "seconds": round(time.monotonic() - began),
-        "seeds": arguments.seeds,
-        "evaluations": arguments.evaluations,
         "spaces": {name: summary(case) for name, case in known.items()},
         "results": [asdict(result) for result in results],
     }
@@ -278,14 +277,16 @@ def run(task: Task) -> Result:
     if task.start == "neighbours":
         seeds += neighbours(case, known.values())
     index = {trial.candidate: number for number, trial in enumerate(case.trials)}
-    began, orders = time.process_time(), []
+    spent = 0.0
+    orders: list[list[int]] = []
     near = nearest(case, known.values()) if task.start == "neighbours" else None
     for seed in range(task.seeds):
         prior = learned(case, near, task, seed) if near and task.sampler == "surrogate" else None
+        began = time.process_time()
         proposals = Proposals(case.space, task.sampler, seed, seeds=seeds, prior=prior)
         orders.append(list(replayed(proposals, case, index, task)))
+        spent += time.process_time() - began
     runs = Runs(case.landscape, orders)
-    spent = time.process_time() - began
     means = np.mean(case.landscape.optimum / padded(runs, task.evaluations), axis=0)
     return Result(
         space=task.case,
@@ -293,11 +294,12 @@ def run(task: Task) -> Result:
         start=task.start,
         batch=task.batch,
         seeds=task.seeds,
+        evaluations=task.evaluations,
         to_5_percent=finite(runs.evaluations_to(0.05)),
         to_2_percent=finite(runs.evaluations_to(0.02)),
         share={n: float(means[min(n, len(means)) - 1]) for n in BUDGETS},
-        score=runs.score(),
-        score_of_mean=runs.score(mean=True),
+        score=runs.score(most=task.evaluations),
+        score_of_mean=runs.score(True, task.evaluations),
         repeats=runs.repeats(),
         ms_per_proposal=1e3 * spent / sum(map(len, orders)),
         curve=tuple(map(float, means)),

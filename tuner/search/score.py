@@ -92,11 +92,13 @@ class Runs:
         column = min(evaluations, self.curves.shape[1]) - 1
         return float(np.mean(self.landscape.optimum / self.curves[:, column]))
 
-    def score(self, mean: bool = False) -> float:
+    def score(self, mean: bool = False, most: int | None = None) -> float:
         """1 where the optimum is found at once, 0 where progress is that of random search: the mean
         over the window of (random − F) / (random − optimum), F being the median over the runs of
-        the best so far, or their mean, which forgives no unlucky run."""
+        the best so far, or their mean, which forgives no unlucky run. The window ends at `most`
+        evaluations, for runs that were cut off there."""
         first, last = self.landscape.window
+        last = last if most is None else max(first + 1, min(last, most))
         evaluations = range(first, last + 1)
         baseline = self.landscape.random_curve(evaluations)
         curves = self.curves
