@@ -18,7 +18,7 @@ from kernels.attention.capability import limits, supported
 from kernels.attention.compiler import Argument
 from kernels.attention.config import Config, Value
 from kernels.attention.problem import DTYPES, HEADDIMS, Problem, Specialization
-from kernels.attention.template import Binary, Launch, Space, Template
+from kernels.attention.template import Binary, Launch, Resources, Space, Template
 from kernels.attention.version import version_hash
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _LOG2_E = math.log2(math.e)
 _ALIGNMENT = 8  # elements of 2 bytes in 16 bytes
+_OTHER_REGISTERS = 40  # of a thread, besides acc and s: p, the statistics of rows, addresses
 _MIN_SCALE = 2.0**-126  # stands for 0, whose product with a masked score of −∞ would be NaN
 
 _KEPT = 1024  # launches per loaded binary, and sets of addresses per launch
@@ -172,21 +173,18 @@ class PortableTemplate(Template):
             if (type(value), value) not in [(type(choice), choice) for choice in space[name]]:
                 return f"{name} is {value!r}, but must be one of {space[name]}"
         have, headdim = limits(capability), specialization.headdim
-        block_m, block_n, warps, stages, maxnreg = (
-            int(config[name])
-            for name in ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "maxnreg")
+        block_m, warps, maxnreg = (
+            int(config[name]) for name in ("BLOCK_M", "num_warps", "maxnreg")
         )
         threads = 32 * warps
         if config["tma"] and capability < 90:
             return f"sm_{capability} has no TMA"
         if block_m < 16 * warps:
             return f"{warps} warps have fewer than 16 of {block_m} rows each"
-        needed = block_m * (headdim + block_n) // threads
-        if needed > have.registers_thread - 40:
+        needed = _registers(headdim, config)
+        if needed > have.registers_thread - _OTHER_REGISTERS:
             return f"acc and s alone take {needed} registers a thread"
-        # Unpipelined, k and v take turns in one buffer.
-        buffers = 2 * stages if stages > 1 else 1
-        shared = 2 * headdim * (block_m + buffers * block_n)
+        shared = _shared_memory(headdim, config)
         if shared > have.shared_memory:
             return f"q, k and v take {shared} bytes of {have.shared_memory} of shared memory"
         if maxnreg:
@@ -198,6 +196,17 @@ class PortableTemplate(Template):
             if resident * (shared + 1024) > have.shared_memory_sm:
                 return f"shared memory has no room for the {resident} blocks of maxnreg={maxnreg}"
         return None
+
+    def estimate(
+        self, specialization: Specialization, config: Config, capability: int
+    ) -> Resources | None:
+        headdim, most = specialization.headdim, limits(capability).registers_thread
+        registers = _registers(headdim, config) + _OTHER_REGISTERS
+        return Resources(
+            registers=min(registers, int(config["maxnreg"]) or most),
+            spills=0,
+            shared_memory=_shared_memory(headdim, config),
+        )
 
     def default(self, problem: Problem, capability: int) -> Config:
         if capability == 90:
@@ -296,6 +305,19 @@ def _prepare(
     keys = (batch, heads_kv, seqlen_k, headdim)
     shapes = ((batch, heads, seqlen_q, headdim), keys, keys)
     return _Launch(kernel, blocks, after, shapes, strides[:3])
+
+
+def _registers(headdim: int, config: Config) -> int:
+    """32-bit registers of a thread that acc and s alone take."""
+    threads = 32 * int(config["num_warps"])
+    return int(config["BLOCK_M"]) * (headdim + int(config["BLOCK_N"])) // threads
+
+
+def _shared_memory(headdim: int, config: Config) -> int:
+    """Bytes of q and of the buffers of k and v."""
+    stages = int(config["num_stages"])
+    buffers = 2 * stages if stages > 1 else 1  # unpipelined, k and v take turns in one
+    return 2 * headdim * (int(config["BLOCK_M"]) + buffers * int(config["BLOCK_N"]))
 
 
 def _strides(tensor: Tensor) -> tuple[int, int, int, int]:

@@ -172,6 +172,16 @@ class Template(ABC):
             _cuda_getCurrentRawStream(q.device.index),
         )
 
+    def estimate(
+        self,
+        specialization: Specialization,  # noqa: ARG002
+        config: Config,  # noqa: ARG002
+        capability: int,  # noqa: ARG002
+    ) -> Resources | None:
+        """What a binary of `config` will use, roughly and by rule alone, for a search to tell
+        configs apart before it has compiled any; None where the rules do not say."""
+        return None
+
     def feasible(self, specialization: Specialization, capability: int) -> Iterator[Config]:
         """Every config of the space that no static rule rejects, in a fixed order."""
         space = self.space(specialization)

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from tuner.cli import compile as compile_command
-from tuner.cli import database, doctor, lookup, measure, search
+from tuner.cli import database, doctor, lookup, measure, plot, search
 from tuner.cli.failure import explain, warn
 from tuner.cli.options import FLAG
 
@@ -105,6 +105,8 @@ app.command("compile")(compile_command.compile_space)
 app.command("export")(database.export)
 app.command("import")(database.import_files)
 app.command("bench")(measure.bench)
+app.command("plot")(plot.plot)
+app.command("dashboard")(plot.dashboard)
 app.command("record")(measure.record)
 app.command("doctor")(doctor.doctor)
 

@@ -44,8 +44,8 @@ def search(
         typer.Option(metavar="TIME", help="Time for the whole command, such as 60s or 2m."),
     ] = None,
     sampler: Annotated[
-        str, typer.Option(metavar="NAME", help="tpe, gp, random or exhaustive.")
-    ] = "tpe",
+        str, typer.Option(metavar="NAME", help="surrogate, tpe, gp, random or exhaustive.")
+    ] = "surrogate",
     seed: Annotated[
         int,
         typer.Option(metavar="N", parser=options.natural_number, help="Seed of the sampler."),
