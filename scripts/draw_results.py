@@ -27,15 +27,20 @@ def main() -> None:
     parser.add_argument("database", type=Path)
     parser.add_argument("--output", type=Path, help="where the picture goes; none: the table only")
     parser.add_argument("--dtype", default="fp16", choices=("fp16", "bf16"))
+    parser.add_argument("--gpu", default="H100", help="part of the GPU's name")
     arguments = parser.parse_args()
     with Store.read_only(arguments.database) as store:
         records = [
             record
             for record in standing(store.records()).values()
-            if record.problem.dtype == arguments.dtype and record.origin == "cuda"
+            if record.problem.dtype == arguments.dtype
+            and record.origin == "cuda"
+            and arguments.gpu in record.target.gpu_name
         ]
     if not records:
-        parser.error(f"{arguments.database} holds no measured {arguments.dtype} records")
+        parser.error(
+            f"{arguments.database} holds no {arguments.dtype} records measured on {arguments.gpu}"
+        )
     print(table(records))
     if arguments.output:
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
@@ -74,9 +79,10 @@ def table(records: Sequence[Record]) -> str:
     }
     for gpu, triton, torch, driver in sorted(targets):
         dates = sorted(r.measured_at[:10] for r in records)
+        days = " to ".join(dict.fromkeys((dates[0], dates[-1])))
         lines.append("")
         lines.append(
-            f"{gpu}, Triton {triton}, torch {torch}, driver {driver}, {dates[0]} to {dates[-1]}; "
+            f"{gpu}, Triton {triton}, torch {torch}, driver {driver}, {days}; "
             "TFLOP/s, median of interleaved rounds ± half the interquartile range."
         )
     return "\n".join(lines)

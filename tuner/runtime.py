@@ -1,7 +1,8 @@
 """The forward that people call: it reads the records in force and launches what they say.
 
-Per call: validation, one dictionary lookup, one launch. Nothing is tuned here and no tuning library
-is loaded. The first call of a shape resolves its config and loads the kernel.
+Nothing is tuned here and no tuning library is loaded. The first call of a shape resolves its config
+and loads the kernel; one like an earlier call costs a dictionary lookup and a launch, as repetition
+says.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from kernels.attention import registry
-from kernels.attention.layout import readable
+from kernels.attention.layout import aligned, readable
 from kernels.attention.problem import Problem, Specialization
 from kernels.attention.template import Binary, CompileError, Template
 from tuner import device, fallback, snapshot
+from tuner.repetition import forget, remember, repeat
 from tuner.resolve import Resolution
 from tuner.snapshot import Snapshot
 from tuner.target import Target
@@ -54,17 +58,31 @@ def custom_attention_forward(
     Returns:
         (batch, nheads, seqlen, headdim) in q's dtype and layout. Inputs that a kernel cannot read
         in place (last stride not 1, rows not aligned to 16 bytes) are copied. Gradients are those
-        of SDPA, by recomputation.
+        of SDPA, by recomputation; there are none of second order, and none inside one graph of
+        torch.compile. The same call gives the same bits; so does the same sequence in another
+        batch, unless another config serves that (see `lookup`).
 
     Raises:
         TypeError, ValueError: an argument is wrong; one sentence names it.
-        NotImplementedError: strict, and no template serves the call.
+        NotImplementedError: strict, and no template serves the call; or fullgraph=True of
+            torch.compile, and a gradient is to be recorded.
     """
+    if not torch.compiler.is_compiling():
+        out = repeat(q, k, v, causal, sm_scale)
+        if out is not None:
+            return out
     scale = validate(q, k, v, causal, sm_scale)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        out: Tensor = _Differentiable.apply(q, k, v, causal, scale, strict)  # type: ignore[no-untyped-call]
-        return out
-    return _operator(q, k, v, causal, scale, strict)
+        if torch.compiler.is_compiling():
+            raise NotImplementedError(
+                "gradients are recorded outside of torch.compile's graphs only"
+            )
+        out = _Differentiable.apply(q, k, v, causal, scale, strict)  # type: ignore[no-untyped-call]
+    else:
+        out = _operator(q, k, v, causal, scale, strict)
+        if not torch.compiler.is_compiling():
+            _remember(q, k, v, causal, sm_scale, scale)
+    return out
 
 
 def lookup(
@@ -89,6 +107,8 @@ def lookup(
     """
     problem = Problem.on_grid(headdim, seqlen, causal, dtype, batch, heads)
     if target is None:
+        if not torch.cuda.is_available():
+            raise RuntimeError("there is no CUDA device here: give a target")
         target = device.detect(torch.cuda.current_device())
     return snapshot.current().resolve(target, problem)
 
@@ -105,6 +125,7 @@ def use(database: str | Path | None = None) -> str:
     with _plans_lock:
         snapshot.replace(fresh)
         _plans.clear()
+        forget()
     return fresh.digest
 
 
@@ -171,6 +192,24 @@ def _launch(plan: _Plan, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sm_scale:
         out.copy_(target)
 
 
+def _remember(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float | None, scale: float
+) -> None:
+    """Let calls like this one, which has just been served, go straight to the launch."""
+    if type(q) is not Tensor or scale < 0 or q.numel() == 0:
+        return
+    plan = _plans.get((q.device.index, q.dtype, q.shape, k.shape, v.shape[3], causal))
+    if plan is None or plan.template is None or plan.binary is None:
+        return
+    out = torch.empty_like(q)
+    if not all(aligned(tensor) for tensor in (q, k, v, out)):
+        return
+    with torch.cuda.device(q.device):
+        launch = plan.template.prepare(plan.binary, q, k, v, out, scale)
+    if launch is not None:
+        remember(q, k, v, causal, sm_scale, launch)
+
+
 def _make_plan(key: _Key, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> _Plan:
     with _plans_lock:
         plan = _plans.get(key)
@@ -211,7 +250,9 @@ def _find_plan(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> _Plan:
         return _Plan(None, None, f"the {default.template} kernel does not compile here: {error}")
 
 
+@lru_cache(maxsize=256)
 def _load(candidate: Candidate, specialization: Specialization, capability: int) -> _Plan:
+    """One binary for all shapes that share it: an unseen seqlen compiles and loads nothing."""
     template = registry.get(candidate.template)
     return _Plan(template, template.compile(specialization, candidate.config, capability))
 
@@ -242,6 +283,7 @@ class _Differentiable(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable  # a second derivative is an error, not zeros
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         needed = context.needs_input_grad[:3]
         with torch.enable_grad():

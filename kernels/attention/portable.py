@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -16,9 +17,8 @@ from kernels.attention import compiler
 from kernels.attention.capability import limits, supported
 from kernels.attention.compiler import Argument
 from kernels.attention.config import Config, Value
-from kernels.attention.layout import MAX_ROW_STRIDE
 from kernels.attention.problem import DTYPES, HEADDIMS, Problem, Specialization
-from kernels.attention.template import Binary, Space, Template
+from kernels.attention.template import Binary, Launch, Resources, Space, Template
 from kernels.attention.version import version_hash
 
 if TYPE_CHECKING:
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 _LOG2_E = math.log2(math.e)
 _ALIGNMENT = 8  # elements of 2 bytes in 16 bytes
+_OTHER_REGISTERS = 40  # of a thread, besides acc and s: p, the statistics of rows, addresses
 _MIN_SCALE = 2.0**-126  # stands for 0, whose product with a masked score of −∞ would be NaN
 
-_PLANS_KEPT = 1024  # per loaded kernel; each belongs to one set of shapes, strides and addresses
+_KEPT = 1024  # launches per loaded binary, and sets of addresses per launch
 _CONSTEXPRS = 11  # of portable_kernel.attention_forward
 
 # The default tiles: BLOCK_M, BLOCK_N, num_warps, num_stages, maxnreg, diagonal_first. Those for
@@ -61,18 +62,58 @@ _TILES = {
 
 
 class _Loaded:
-    """A binary on one device, with the launches it has planned."""
+    """A binary on one device, with the launches prepared for it."""
 
-    __slots__ = ("kernel", "plans")
+    __slots__ = ("kernel", "launches")
 
     def __init__(self, kernel: compiler.Loaded) -> None:
         self.kernel = kernel
-        # A plan is (blocks, arguments before out, arguments after lse).
-        self.plans: dict[Any, tuple[int, tuple[Any, ...], tuple[Any, ...]]] = {}
+        self.launches: dict[Any, _Launch | None] = {}  # by shapes, strides, scale and offset
 
 
 # CompiledKernel -> device index -> loaded.
 _loaded: WeakKeyDictionary[Any, dict[int, _Loaded]] = WeakKeyDictionary()
+
+
+class _Launch:
+    """See template.Launch. Keeps what depends on addresses for the addresses met before."""
+
+    __slots__ = ("_after", "_before", "_blocks", "_kernel", "_shapes", "_strides")
+
+    def __init__(
+        self,
+        kernel: compiler.Loaded,
+        blocks: int,
+        after: tuple[Any, ...],
+        shapes: tuple[tuple[int, ...], ...],
+        strides: tuple[tuple[int, ...], ...],
+    ) -> None:
+        """
+        Args:
+            after: the kernel's arguments after lse.
+            shapes, strides: of q, k and v, if they are read through descriptors; else empty.
+        """
+        self._kernel = kernel
+        self._blocks = blocks
+        self._after = after
+        self._shapes = shapes
+        self._strides = strides
+        # The kernel's arguments before out, by the addresses of q, k and v.
+        self._before: dict[tuple[int, int, int], tuple[Any, ...]] = {}
+
+    def __call__(self, q: int, k: int, v: int, out: int, lse: int | None, stream: int) -> None:
+        before: tuple[Any, ...] = (q, k, v)
+        if self._shapes:
+            before = self._before.get((q, k, v)) or self._describe((q, k, v))
+        self._kernel(self._blocks, stream, (*before, out, lse, *self._after))
+
+    def _describe(self, addresses: tuple[int, int, int]) -> tuple[Any, ...]:
+        if len(self._before) >= _KEPT:
+            self._before.clear()
+        of_each = zip(range(3), addresses, self._shapes, self._strides)
+        before = tuple(chain.from_iterable(self._kernel.descriptor(*each) for each in of_each))
+        self._before[addresses] = before
+        return before
 
 
 class PortableTemplate(Template):
@@ -132,21 +173,18 @@ class PortableTemplate(Template):
             if (type(value), value) not in [(type(choice), choice) for choice in space[name]]:
                 return f"{name} is {value!r}, but must be one of {space[name]}"
         have, headdim = limits(capability), specialization.headdim
-        block_m, block_n, warps, stages, maxnreg = (
-            int(config[name])
-            for name in ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "maxnreg")
+        block_m, warps, maxnreg = (
+            int(config[name]) for name in ("BLOCK_M", "num_warps", "maxnreg")
         )
         threads = 32 * warps
         if config["tma"] and capability < 90:
             return f"sm_{capability} has no TMA"
         if block_m < 16 * warps:
             return f"{warps} warps have fewer than 16 of {block_m} rows each"
-        needed = block_m * (headdim + block_n) // threads
-        if needed > have.registers_thread - 40:
+        needed = _registers(headdim, config)
+        if needed > have.registers_thread - _OTHER_REGISTERS:
             return f"acc and s alone take {needed} registers a thread"
-        # Unpipelined, k and v take turns in one buffer.
-        buffers = 2 * stages if stages > 1 else 1
-        shared = 2 * headdim * (block_m + buffers * block_n)
+        shared = _shared_memory(headdim, config)
         if shared > have.shared_memory:
             return f"q, k and v take {shared} bytes of {have.shared_memory} of shared memory"
         if maxnreg:
@@ -158,6 +196,17 @@ class PortableTemplate(Template):
             if resident * (shared + 1024) > have.shared_memory_sm:
                 return f"shared memory has no room for the {resident} blocks of maxnreg={maxnreg}"
         return None
+
+    def estimate(
+        self, specialization: Specialization, config: Config, capability: int
+    ) -> Resources | None:
+        headdim, most = specialization.headdim, limits(capability).registers_thread
+        registers = _registers(headdim, config) + _OTHER_REGISTERS
+        return Resources(
+            registers=min(registers, int(config["maxnreg"]) or most),
+            spills=0,
+            shared_memory=_shared_memory(headdim, config),
+        )
 
     def default(self, problem: Problem, capability: int) -> Config:
         if capability == 90:
@@ -189,32 +238,19 @@ class PortableTemplate(Template):
             options["maxnreg"] = config["maxnreg"]
         source = compiler.source(attention_forward, _arguments(specialization, config))
         kernel = compiler.compile_kernel(source, capability, options)
-        return Binary(compiler.resources(kernel), kernel, config, specialization)
+        return Binary(kernel, config, specialization, compiler.resources)
 
-    def launch(
+    def prepare(
         self,
         binary: Binary,
         q: Tensor,
         k: Tensor,
         v: Tensor,
         out: Tensor,
-        lse: Tensor | None,
         sm_scale: float,
         causal_offset: int = 0,
-    ) -> None:
-        """As Template.launch. Enqueues one kernel and never synchronises; the caller has made q's
-        device current.
-
-        A negative sm_scale costs a negated copy of q. Keys that causality hides from every row are
-        not read at all.
-
-        Args:
-            q, k, v, out: each aligned (see layout.py); views are fine, also a stride of 0.
-            lse: contiguous.
-
-        Raises:
-            ValueError: a config without tma, and a row stride of 2^24 or more.
-        """
+    ) -> Launch | None:
+        """As Template.prepare. Keys that causality hides from every row are not read at all."""
         device = q.device.index
         kernels = _loaded.get(binary.kernel)
         if kernels is None:
@@ -222,32 +258,21 @@ class PortableTemplate(Template):
         loaded = kernels.get(device)
         if loaded is None:
             loaded = kernels[device] = _Loaded(compiler.Loaded(binary.kernel))
-
-        if sm_scale < 0:
-            q, sm_scale = q.neg(), -sm_scale
         key = (
-            q.data_ptr(), k.data_ptr(), v.data_ptr(), q.shape, k.shape,
-            q.stride(), k.stride(), v.stride(), out.stride(), sm_scale, causal_offset,
+            q.shape, k.shape, q.stride(), k.stride(), v.stride(), out.stride(),
+            sm_scale, causal_offset,
         )  # fmt: skip
-        plan = loaded.plans.get(key)
-        if plan is None:
-            if len(loaded.plans) >= _PLANS_KEPT:
-                loaded.plans.clear()
-            plan = _plan(loaded.kernel, binary, q, k, v, out, sm_scale, causal_offset)
-            loaded.plans[key] = plan
-        blocks, before, after = plan
-        if blocks == 0:
-            out.zero_()
-            if lse is not None:
-                lse.fill_(-math.inf)
-            return
-        from torch._C import _cuda_getCurrentRawStream
-
-        results = (out.data_ptr(), None if lse is None else lse.data_ptr())
-        loaded.kernel(blocks, _cuda_getCurrentRawStream(device), before + results + after)
+        try:
+            return loaded.launches[key]
+        except KeyError:
+            if len(loaded.launches) >= _KEPT:
+                loaded.launches.clear()
+            launch = _prepare(loaded.kernel, binary, q, k, v, out, sm_scale, causal_offset)
+            loaded.launches[key] = launch
+            return launch
 
 
-def _plan(
+def _prepare(
     kernel: compiler.Loaded,
     binary: Binary,
     q: Tensor,
@@ -256,11 +281,7 @@ def _plan(
     out: Tensor,
     sm_scale: float,
     causal_offset: int,
-) -> tuple[int, tuple[Any, ...], tuple[Any, ...]]:
-    """The grid and arguments of a launch, but for the addresses of out and lse.
-
-    The grid is 0 where no row sees a key.
-    """
+) -> _Launch | None:
     config, causal = binary.config, binary.specialization.causal
     batch, heads, seqlen_q, headdim = q.shape
     _, heads_kv, seqlen_k, _ = k.shape
@@ -270,17 +291,8 @@ def _plan(
         seqlen_k = min(seqlen_k, seqlen_q + causal_offset)
     blocks = -(-seqlen_q // int(config["BLOCK_M"])) * batch * heads
     if blocks == 0 or seqlen_k <= 0:
-        return 0, (), ()
-    strides = [_strides(tensor) for tensor in (q, k, v, out)]
-    if not config["tma"] and max(stride[2] for stride in strides[:3]) >= MAX_ROW_STRIDE:
-        raise ValueError(f"a row stride is {MAX_ROW_STRIDE} or more, but must be less without tma")
-    sources: tuple[Any, ...] = (q.data_ptr(), k.data_ptr(), v.data_ptr())
-    if config["tma"]:
-        keys = (batch, heads_kv, seqlen_k, headdim)
-        shapes = ((batch, heads, seqlen_q, headdim), keys, keys)
-        sources = sum(
-            (kernel.descriptor(i, sources[i], shapes[i], strides[i]) for i in range(3)), ()
-        )
+        return None
+    strides = tuple(_strides(tensor) for tensor in (q, k, v, out))
     scale = max(sm_scale * _LOG2_E, _MIN_SCALE) if sm_scale == sm_scale else sm_scale
     coarse = math.ldexp(1.0, math.frexp(scale)[1]) if math.isfinite(scale) else scale
     after = (
@@ -288,7 +300,24 @@ def _plan(
         heads, heads // heads_kv, seqlen_q, seqlen_k, causal_offset if causal else 0,
         scale, coarse, *(None,) * _CONSTEXPRS,
     )  # fmt: skip
-    return blocks, sources, after
+    if not config["tma"]:
+        return _Launch(kernel, blocks, after, (), ())
+    keys = (batch, heads_kv, seqlen_k, headdim)
+    shapes = ((batch, heads, seqlen_q, headdim), keys, keys)
+    return _Launch(kernel, blocks, after, shapes, strides[:3])
+
+
+def _registers(headdim: int, config: Config) -> int:
+    """32-bit registers of a thread that acc and s alone take."""
+    threads = 32 * int(config["num_warps"])
+    return int(config["BLOCK_M"]) * (headdim + int(config["BLOCK_N"])) // threads
+
+
+def _shared_memory(headdim: int, config: Config) -> int:
+    """Bytes of q and of the buffers of k and v."""
+    stages = int(config["num_stages"])
+    buffers = 2 * stages if stages > 1 else 1  # unpipelined, k and v take turns in one
+    return 2 * headdim * (int(config["BLOCK_M"]) + buffers * int(config["BLOCK_N"]))
 
 
 def _strides(tensor: Tensor) -> tuple[int, int, int, int]:

@@ -8,11 +8,11 @@ command line lists spaces on machines that have neither.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kernels.attention.config import Config, Value
 from kernels.attention.problem import Problem, Specialization
@@ -44,10 +44,27 @@ class Resources:
 class Binary:
     """One config compiled for one specialization and compute capability."""
 
-    resources: Resources
     kernel: Any  # Triton's CompiledKernel; its module is loaded at the first launch
     config: Config
     specialization: Specialization
+    read_resources: Callable[[Any], Resources]
+
+    @cached_property
+    def resources(self) -> Resources:
+        """Read when asked for: the search needs it, a forward does not."""
+        return self.read_resources(self.kernel)
+
+
+class Launch(Protocol):
+    """A launch for tensors of given shapes and strides, wherever they lie."""
+
+    def __call__(self, q: int, k: int, v: int, out: int, lse: int | None, stream: int) -> None:
+        """Enqueue on the raw `stream`.
+
+        Args:
+            q, k, v, out: addresses of the first elements, multiples of 16.
+            lse: likewise, of 4; None if the binary stores none.
+        """
 
 
 class Template(ABC):
@@ -91,6 +108,27 @@ class Template(ABC):
         """
 
     @abstractmethod
+    def prepare(
+        self,
+        binary: Binary,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        sm_scale: float,
+        causal_offset: int = 0,
+    ) -> Launch | None:
+        """Work out a launch for tensors shaped and laid out as these, and load the binary on their
+        device, which the caller has made current.
+
+        Args:
+            q, k, v, out, causal_offset: as for `launch`.
+            sm_scale: at least 0.
+
+        Returns:
+            None where no row sees a key, so that there is nothing to compute.
+        """
+
     def launch(
         self,
         binary: Binary,
@@ -102,16 +140,47 @@ class Template(ABC):
         sm_scale: float,
         causal_offset: int = 0,
     ) -> None:
-        """Enqueue `out = softmax(sm_scale·q·kᵀ + mask)·v` on the current stream of q's device.
+        """Enqueue `out = softmax(sm_scale·q·kᵀ + mask)·v` on the current stream of q's device,
+        which the caller has made current. Never synchronises.
 
         Args:
-            q, out: (batch, heads, seqlen_q, headdim), fp16 or bf16, last stride 1.
+            q, out: (batch, heads, seqlen_q, headdim), fp16 or bf16, `layout.aligned`; views are
+                fine, also a stride of 0.
             k, v: (batch, heads_kv, seqlen_k, headdim), same dtype; heads_kv divides heads.
-            lse: (batch, heads, seqlen_q) fp32, natural logarithm, if the binary stores it.
-            sm_scale: factor on q·kᵀ before the softmax.
+            lse: (batch, heads, seqlen_q) fp32, contiguous, natural logarithm, if the binary stores
+                it. Rows that see no key get −∞, and zeros in `out`.
+            sm_scale: factor on q·kᵀ before the softmax; a negative one costs a negated copy of q.
             causal_offset: query row i sees keys j ≤ i + causal_offset; 0 is SDPA's top-left
                 alignment, seqlen_k − seqlen_q flash-attention's bottom-right.
         """
+        if sm_scale < 0:
+            q, sm_scale = q.neg(), -sm_scale
+        prepared = self.prepare(binary, q, k, v, out, sm_scale, causal_offset)
+        if prepared is None:
+            out.zero_()
+            if lse is not None:
+                lse.fill_(float("-inf"))
+            return
+        from torch._C import _cuda_getCurrentRawStream
+
+        prepared(
+            q.data_ptr(),
+            k.data_ptr(),
+            v.data_ptr(),
+            out.data_ptr(),
+            None if lse is None else lse.data_ptr(),
+            _cuda_getCurrentRawStream(q.device.index),
+        )
+
+    def estimate(
+        self,
+        specialization: Specialization,  # noqa: ARG002
+        config: Config,  # noqa: ARG002
+        capability: int,  # noqa: ARG002
+    ) -> Resources | None:
+        """What a binary of `config` will use, roughly and by rule alone, for a search to tell
+        configs apart before it has compiled any; None where the rules do not say."""
+        return None
 
     def feasible(self, specialization: Specialization, capability: int) -> Iterator[Config]:
         """Every config of the space that no static rule rejects, in a fixed order."""

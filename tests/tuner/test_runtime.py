@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -87,6 +89,50 @@ def test_the_scale_defaults_to_one_over_the_root_of_headdim(fake: None) -> None:
     assert validate(q, q, q, True, None) == 64**-0.5
     assert validate(q, q, q, True, 0) == 0.0
     assert validate(q, q, q, True, -3) == -3.0
+
+
+def test_export_sees_one_operator_and_its_strides() -> None:
+    class Module(torch.nn.Module):
+        def forward(self, q, k, v):
+            return tuner.custom_attention_forward(q, k, v, causal=False)
+
+    with FakeTensorMode():
+        q = cuda(2, 128, 4, 64).transpose(1, 2)
+        k = v = cuda(2, 4, 128, 64)
+        dynamic = {2: torch.export.Dim("seqlen", min=2, max=4096)}
+        program = torch.export.export(Module(), (q, k, v), dynamic_shapes=(dynamic,) * 3)
+        calls = [node for node in program.graph.nodes if node.op == "call_function"]
+        (call,) = [node for node in calls if "attention_tuner" in str(node.target)]
+        assert call.target is torch.ops.attention_tuner.forward.default
+        assert call.meta["val"].stride()[1:] == (64, 256, 1)
+        assert str(call.meta["val"].shape[2]).startswith("s")  # still free
+
+
+def test_threads_that_meet_a_shape_at_once_get_one_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tuner import runtime
+
+    made = []
+
+    def find(q, k, v, causal):
+        made.append(q.shape)
+        return runtime._Plan(None, None, f"number {len(made)}")
+
+    monkeypatch.setattr(runtime, "_find_plan", find)
+    monkeypatch.setattr(runtime, "_plans", {})
+    barrier = threading.Barrier(8)
+
+    def call(number: int) -> object:
+        plans = []
+        for seqlen in range(1, 50):
+            q = torch.empty(1, 1, seqlen, 64)
+            barrier.wait(10)
+            plans.append(runtime._make_plan(("key", seqlen), q, q, q, True))
+        return plans
+
+    with ThreadPoolExecutor(8) as pool:
+        first, *others = pool.map(call, range(8))
+    assert all(plans == first for plans in others)
+    assert len(made) == 49
 
 
 _IMPORT = """

@@ -104,6 +104,38 @@ def test_misaligned_tensors_are_copied(kind: str) -> None:
     close(custom_attention_forward(q, q, q), expected(q, q, q))
 
 
+@pytest.mark.parametrize("headdim", [64, 80])
+@pytest.mark.parametrize("which", range(3))
+def test_one_misaligned_tensor_is_copied(headdim: int, which: int) -> None:
+    tensors = draw(2, 3, 200, headdim)
+    flat = torch.randn(2 * 3 * 200 * headdim + 1, dtype=torch.float16, device="cuda")
+    tensors[which] = flat[1:].view(2, 3, 200, headdim)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tuner.FallbackWarning)
+        close(custom_attention_forward(*tensors), expected(*tensors))
+
+
+def test_another_headdim_of_v_is_served_by_sdpa() -> None:
+    q, k, _ = draw(2, 4, 200, 64)
+    v = draw(2, 4, 200, 32)[2]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tuner.FallbackWarning)
+        close(custom_attention_forward(q, k, v), expected(q, k, v))
+    with pytest.raises(NotImplementedError, match="v has headdim 32"):
+        custom_attention_forward(q, k, v, strict=True)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_nan_in_a_key_reaches_the_rows_that_see_it_and_no_other(causal: bool) -> None:
+    q, k, v = draw(1, 2, 700, 128)
+    reference = expected(q, k, v, causal)
+    k[:, :, 400] = float("nan")
+    out = custom_attention_forward(q, k, v, causal)
+    first = 400 if causal else 0
+    assert out[:, :, first:].isnan().all()
+    close(out[:, :, :first], reference[:, :, :first])
+
+
 def test_hidden_nans_do_not_leak_between_heads() -> None:
     q, k, v = draw(1, 3, 100, 64)
     k[:, 1] = float("nan")
@@ -141,9 +173,10 @@ def test_other_headdims_are_served_by_sdpa_with_one_warning(headdim: int) -> Non
         custom_attention_forward(q, k, v, strict=True)
 
 
-def test_fp32_keeps_fp32_precision() -> None:
+@pytest.mark.parametrize("headdim", [64, 80])
+def test_fp32_keeps_fp32_precision(headdim: int) -> None:
     torch.manual_seed(0)
-    q, k, v = (torch.randn(1, 2, 500, 64, device="cuda") for _ in range(3))
+    q, k, v = (torch.randn(1, 2, 500, headdim, device="cuda") for _ in range(3))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         out = custom_attention_forward(q, k, v)
@@ -167,6 +200,12 @@ def test_repeated_calls_are_bit_equal_and_batches_do_not_matter() -> None:
     q, k, v = draw(4, 8, 777, 128)
     first = custom_attention_forward(q, k, v)
     assert torch.equal(first, custom_attention_forward(q, k, v))
+    served = [tuner.lookup(128, 777, True, "fp16", batch, 8).candidate for batch in (4, 2)]
+    half = custom_attention_forward(q[1:3], k[1:3], v[1:3])
+    if served[0] == served[1]:
+        assert torch.equal(first[1:3], half)
+    else:  # another config, as documented
+        close(half, expected(q, k, v)[1:3])
 
 
 def test_the_first_call_inside_graph_capture() -> None:
@@ -189,6 +228,33 @@ def test_compiled_by_torch_fullgraph_and_dynamic() -> None:
         q, k, v = draw(1, 4, seqlen, 64, seed=seqlen)
         out = function(q, k, v)
         assert torch.equal(out, custom_attention_forward(q, k, v))
+
+
+@pytest.mark.parametrize("headdim", [64, 80])
+def test_what_torch_is_told_of_the_operator_is_true(headdim: int) -> None:
+    bshd = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in draw(1, 4, 130, headdim)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tuner.FallbackWarning)
+        for tensors in (draw(1, 4, 130, headdim), bshd):
+            torch.library.opcheck(
+                torch.ops.attention_tuner.forward.default,
+                (*tensors, True, 0.125, False),
+                test_utils=("test_schema", "test_faketensor"),
+            )
+
+
+def test_exported_with_a_free_seqlen() -> None:
+    class Module(torch.nn.Module):
+        def forward(self, q, k, v):
+            return custom_attention_forward(q, k, v)
+
+    free = {2: torch.export.Dim("seqlen", min=2, max=4096)}
+    program = torch.export.export(
+        Module(), tuple(draw(1, 4, 256, 64)), dynamic_shapes=(free, free, free)
+    )
+    for seqlen in (300, 1000):
+        q, k, v = draw(1, 4, seqlen, 64, seed=seqlen)
+        assert torch.equal(program.module()(q, k, v), custom_attention_forward(q, k, v))
 
 
 def test_eight_threads_each_with_shapes_of_its_own() -> None:

@@ -15,8 +15,9 @@ import typer
 from typer.core import TyperGroup
 
 from tuner.cli import compile as compile_command
-from tuner.cli import database, doctor, lookup, measure, search
+from tuner.cli import database, doctor, lookup, measure, plot, search
 from tuner.cli.failure import explain, warn
+from tuner.cli.options import FLAG
 
 
 class Commands(TyperGroup):
@@ -76,10 +77,18 @@ def _print_version(asked: bool) -> None:
 @app.callback(invoke_without_command=True)
 def options(
     context: typer.Context,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", metavar=FLAG, help="Show tracebacks of errors.")
+    ] = False,
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print and exit."),
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            metavar=FLAG,
+            help="Print and exit.",
+        ),
     ] = False,
 ) -> None:
     """Global options; `--debug` is read in `Commands.main`, `--version` in its callback."""
@@ -96,6 +105,8 @@ app.command("compile")(compile_command.compile_space)
 app.command("export")(database.export)
 app.command("import")(database.import_files)
 app.command("bench")(measure.bench)
+app.command("plot")(plot.plot)
+app.command("dashboard")(plot.dashboard)
 app.command("record")(measure.record)
 app.command("doctor")(doctor.doctor)
 

@@ -53,7 +53,7 @@ def compile_space(
 
     from rich.progress import Progress
 
-    from tuner.cli.tables import console, error_console, table
+    from tuner.cli.tables import console, error_console, print_line
     from tuner.evaluate.compile_farm import CompileFarm
     from tuner.search.candidates import enumerate_candidates
 
@@ -74,11 +74,9 @@ def compile_space(
                 (specialization, farm.submit(candidate, specialization, sm))
                 for candidate in islice(candidates.feasible, limit)
             ]
-        rows = table(
-            f"Compiled for sm_{sm}",
-            *("problem", "config", "outcome", "registers", "spills", "shared memory", "blocks/SM"),
-            left=("problem", "config", "outcome"),
-        )
+        rows: list[tuple[str, ...]] = [
+            ("problem", "registers", "spills", "shared memory", "blocks/SM", "config")
+        ]
         counts: Counter[str] = Counter()
         with Progress(console=error_console(), transient=True, disable=as_json) as progress:
             for specialization, future in progress.track(pending, description="compiling"):
@@ -88,12 +86,16 @@ def compile_space(
                 if as_json:
                     print(json.dumps(form), flush=True)
                 else:
-                    rows.add_row(*_row(specialization, compiled, form["blocks_per_sm"]))
+                    rows.append(_row(specialization, compiled, form["blocks_per_sm"]))
     finally:
         farm.close()
     if not as_json:
         out = console()
-        out.print(rows)
+        widths = [max(map(len, column)) for column in list(zip(*rows))[:-1]]
+        print_line(out, f"Compiled for sm_{sm}")
+        for problem, *figures, config in rows:
+            cells = [f"{cell:>{width}}" for cell, width in zip(figures, widths[1:])]
+            print_line(out, "  ".join([f"{problem:<{widths[0]}}", *cells, config]))
         out.print(", ".join(f"{n} {outcome}" for outcome, n in counts.most_common()) or "nothing")
     if not counts:
         raise CommandError(f"no template has a config for what was asked on sm_{sm}")
@@ -115,15 +117,20 @@ def _form(specialization: Specialization, compiled: Compilation, sm: int) -> dic
     }
 
 
-def _row(specialization: Specialization, compiled: Compilation, blocks: int | None) -> list[str]:
+def _row(
+    specialization: Specialization, compiled: Compilation, blocks: int | None
+) -> tuple[str, ...]:
+    from tuner.trial import Outcome
+
     mask = "causal" if specialization.causal else "full"
     used = compiled.resources
-    return [
+    failure = "" if compiled.outcome is Outcome.OK else f" {compiled.outcome.value}"
+    reason = f": {compiled.reason}" if compiled.reason else ""
+    return (
         f"D{specialization.headdim} {mask} {specialization.dtype}",
-        str(compiled.candidate),
-        f"{compiled.outcome.value}{': ' if compiled.reason else ''}{compiled.reason}",
         str(used.registers) if used else "–",
         str(used.spills) if used else "–",
         str(used.shared_memory) if used else "–",
         "–" if blocks is None else str(blocks),
-    ]
+        f"{compiled.candidate}{failure}{reason}",
+    )

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from tuner.record import Record
 
 All = Annotated[
-    bool, typer.Option("--all", help="Also records that another has replaced: the history.")
+    bool,
+    typer.Option(
+        "--all",
+        metavar=options.FLAG,
+        help="Also records that another has replaced: the history.",
+    ),
 ]
 
 
@@ -48,7 +53,9 @@ def show(
         on = record.target
         title = f"{on.gpu_name} ({on.hardware}), Triton {on.triton}"
         by_target.setdefault(title, []).append(record)
-    for title, of_target in by_target.items():
+    for position, (title, of_target) in enumerate(by_target.items()):
+        if position:
+            out.print()
         print_records(out, title, of_target)
     if not records:
         out.print("No record fits; `tuner search` makes some.")
@@ -80,10 +87,16 @@ def stale(db: Database = None, as_json: Json = False) -> None:
     if not found:
         out.print("No record is stale.")
         return
-    rows = table("Stale records", "problem", "GPU", "tuned with", left=("problem", "tuned with"))
+    by_gpu: dict[str, list[tuple[Record, str]]] = {}
     for record, why in found:
-        rows.add_row(str(record.problem), record.target.gpu_name, why)
-    out.print(rows)
+        by_gpu.setdefault(record.target.gpu_name, []).append((record, why))
+    for gpu, of_gpu in by_gpu.items():
+        rows = table(
+            f"Stale records of {gpu}", "problem", "tuned with", left=("problem", "tuned with")
+        )
+        for record, why in of_gpu:
+            rows.add_row(str(record.problem), why)
+        out.print(rows)
 
 
 def export(
@@ -95,7 +108,12 @@ def export(
         "json"
     ),
     schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON Schema of the format instead.")
+        bool,
+        typer.Option(
+            "--schema",
+            metavar=options.FLAG,
+            help="Print the JSON Schema of the format instead.",
+        ),
     ] = False,
     hdim: Hdim = None,
     seqlen: Seqlen = None,
@@ -150,7 +168,8 @@ def import_files(
         return
     print(
         f"{len(report.added)} new, {report.already_there} already there, in {where}; "
-        f"{len(report.now_standing)} of the new ones stand, {len(report.replaced)} fell."
+        f"{len(report.now_standing)} of the new ones stand, "
+        f"{len(report.replaced)} of the old ones no longer do."
     )
 
 

@@ -30,6 +30,8 @@ def natural_number(value: str | int) -> int:
     return int(text)
 
 
+FLAG = ""  # the metavar of an option that takes no value: Typer would print <bool>
+
 Hdim = Annotated[
     list[str] | None,
     typer.Option("--hdim", metavar="N", help="Head dimension; repeat, or separate by commas."),
@@ -40,7 +42,11 @@ Seqlen = Annotated[
 ]
 Causal = Annotated[
     bool | None,
-    typer.Option("--causal/--no-causal", help="Only causal or only full; both if not given."),
+    typer.Option(
+        "--causal/--no-causal",
+        metavar=FLAG,
+        help="Only causal or only full; both if not given.",
+    ),
 ]
 Dtype = Annotated[
     list[str] | None,
@@ -80,7 +86,7 @@ Database = Annotated[
         "--db", metavar="FILE|URL", help="Your database; $TUNER_DB, else in your data folder."
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Json = Annotated[bool, typer.Option("--json", metavar=FLAG, help="Print JSON for programs.")]
 Spaces = Annotated[
     Path | None,
     typer.Option("--spaces", metavar="DIR", help="Folder of recorded spaces to replay."),

@@ -44,15 +44,20 @@ def search(
         typer.Option(metavar="TIME", help="Time for the whole command, such as 60s or 2m."),
     ] = None,
     sampler: Annotated[
-        str, typer.Option(metavar="NAME", help="tpe, gp, random or exhaustive.")
-    ] = "tpe",
+        str, typer.Option(metavar="NAME", help="surrogate, tpe, gp, random or exhaustive.")
+    ] = "surrogate",
     seed: Annotated[
         int,
         typer.Option(metavar="N", parser=options.natural_number, help="Seed of the sampler."),
     ] = 0,
     template: Template = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Search what has a fresh record, and measure anew.")
+        bool,
+        typer.Option(
+            "--force",
+            metavar=options.FLAG,
+            help="Search what has a fresh record, and measure anew.",
+        ),
     ] = False,
     backend: Annotated[
         str | None,
@@ -75,6 +80,7 @@ def search(
     from tuner.cli.executors import executor_for
     from tuner.cli.jsonform import json_form
     from tuner.cli.tables import console, print_records, time_line
+    from tuner.device import has_gpu
     from tuner.search import driver, samplers
     from tuner.store.layers import Layers
 
@@ -83,7 +89,9 @@ def search(
     with executor_for(backend, spaces) as executor:
         served = [problem for problem in problems if executor.refuse(problem) is None]
         if not served:
-            raise CommandError(executor.refuse(problems[0]) or "nothing to search")
+            refusal = executor.refuse(problems[0]) or "nothing to search"
+            advice = "; there is no GPU here to measure it" if not has_gpu() else ""
+            raise CommandError(f"{refusal}{advice}")
         if asked.seqlens is None:
             problems = served  # nobody named what is refused: the rest of the grid will do
         if budget_s is not None:

@@ -17,6 +17,9 @@ from tuner.trial import Origin
 # Where the output is no terminal, nobody's window bounds it: wide enough for a row a line.
 _FILE_WIDTH = 200
 
+# Columns of records that a narrow terminal goes without, the first ones first.
+_DISPENSABLE = ("spread", "margin", "ms", "vs default", "from")
+
 
 def console() -> Console:
     """Stdout, as wide as the terminal; wide where there is none."""
@@ -40,21 +43,35 @@ def table(title: str, *columns: str, left: Sequence[str] = ()) -> Table:
 
 def print_records(out: Console, title: str, records: Iterable[Record]) -> None:
     """Winners, how they compare with the default and the peers of the same rounds, and below that
-    their configs, which are too long for a column."""
+    their configs, which are too long for a column. A narrow terminal gets fewer columns."""
     records = list(records)
+    dropped: tuple[str, ...] = ()
+    for column in (*_DISPENSABLE, None):
+        rows = _records_table(title, records, dropped)
+        wanted = out.measure(rows, options=out.options.update(width=1000)).maximum
+        if wanted <= out.width or column is None:
+            break
+        dropped = (*dropped, column)
+    out.print(rows)
+    width = max(len(str(record.problem)) for record in records)
+    for record in records:
+        print_line(out, f" {record.problem!s:<{width}}  {record.candidate}")
+
+
+def _records_table(title: str, records: Sequence[Record], dropped: Sequence[str]) -> Table:
     peers = sorted({peer.name for record in records for peer in record.peers})
-    rows = table(
-        title,
+    columns = [
         "problem",
         *("TFLOP/s", "ms", "spread", "vs default"),
         *(f"vs {peer}" for peer in peers),
         *("margin", "from"),
-        left=("problem", "from"),
-    )
+    ]
+    kept = [column for column in columns if column not in dropped]
+    rows = table(title, *kept, left=("problem", "from"))
     for record in records:
         ours = record.measurement
         beside = {peer.name: peer.median_ms for peer in record.peers}
-        rows.add_row(
+        cells = (
             str(record.problem),
             f"{ours.tflops:.0f}",
             f"{ours.median_ms:.4g}",
@@ -64,10 +81,8 @@ def print_records(out: Console, title: str, records: Iterable[Record]) -> None:
             "–" if record.margin is None else f"{record.margin:.1%}",
             f"{record.origin} {record.measured_at[:10]}",
         )
-    out.print(rows)
-    width = max(len(str(record.problem)) for record in records)
-    for record in records:
-        print_line(out, f" {record.problem!s:<{width}}  {record.candidate}")
+        rows.add_row(*(cell for column, cell in zip(columns, cells) if column in kept))
+    return rows
 
 
 def print_line(out: Console, text: str) -> None:

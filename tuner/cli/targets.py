@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable
 
 from tuner.cli.failure import CommandError
@@ -20,9 +19,10 @@ def choose_target(option: str | None, records: Iterable[Record]) -> tuple[Target
     Raises:
         CommandError: nothing fits.
     """
-    counts = Counter(record.target for record in records)
-    # The most records first; ties by the newest Triton, then by the order of targets.
-    known = sorted(counts, key=lambda target: (counts[target], target.triton, target), reverse=True)
+    latest: dict[Target, str] = {}
+    for record in records:
+        latest[record.target] = max(record.measured_at, latest.get(record.target, ""))
+    known = sorted(latest, key=lambda target: (latest[target], target), reverse=True)
     if option is not None:
         return _named(option, known), "--target"
     from tuner import cuda_driver

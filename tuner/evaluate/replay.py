@@ -29,8 +29,8 @@ _NAMED = 8  # problems that a refusal lists
 
 
 def shipped_spaces() -> Path:
-    """The folder of the spaces that come with the package."""
-    return Path(__file__).resolve().parent.parent / "spaces"
+    """The folder of the spaces that come with the package and are replayed by default."""
+    return Path(__file__).resolve().parent.parent / "spaces" / "h100"
 
 
 class ReplayExecutor(Executor):

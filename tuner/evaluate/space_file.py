@@ -11,6 +11,7 @@ import gzip
 import json
 import lzma
 import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -154,8 +155,14 @@ def write_space(
     elif path.name.endswith(".gz"):
         data = gzip.compress(data, mtime=0)  # no date inside: the same trials, the same bytes
     temporary = path.with_name(f".{path.name}.part")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     return RecordedSpace(path, header)
 
 

@@ -8,21 +8,20 @@ from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from datetime import datetime, timezone
-from math import log2
 from typing import Any
 
 from kernels.attention import registry
 from kernels.attention.problem import Problem, Specialization
 from tuner.evaluate.executor import Compilation, Evaluation, Executor
 from tuner.record import Record
+from tuner.search import neighbours
 from tuner.search.candidates import CandidateSet
 from tuner.search.events import Observer, ProblemStarted, Seconds, TrialEnded
 from tuner.search.proposals import Proposals
+from tuner.search.space import search_space
 from tuner.store import Store
 from tuner.trial import Candidate, Outcome, Trial
 
-# Records of neighbouring problems whose winners are tried first.
-_NEIGHBOURS = 10
 # Of a problem's time, what is kept for the finals: this fraction, at most so many seconds.
 _FINALS_SHARE, _FINALS_SECONDS = 0.3, 4.0
 
@@ -60,15 +59,21 @@ class Exploration:
         self.seconds = Seconds()
         self._store = store
         if not forget:
-            self._recall()
+            for trial in self._recalled(problem):
+                self._keep(trial)
         capability = executor.target.hardware.capability
         self.defaults = tuple(
             Candidate(name, registry.get(name).default(problem, capability))
             for name in dict.fromkeys(c.template for c in candidates.feasible)
         )
+        space = search_space(candidates, problem, executor.target.hardware)
+        records = list(records)
+        prior = None
+        if sampler == "surrogate":
+            prior = neighbours.prior(problem, records, space, self._recalled)
         self._proposals = Proposals(
-            candidates, problem.specialization, sampler, seed, self.trials.values(),
-            [*self.defaults, *_neighbours(problem, records)],
+            space, sampler, seed, self.trials.values(),
+            [*self.defaults, *neighbours.winners(problem, records)], prior,
         )  # fmt: skip
         self._known = len(self.trials)
         self._target = max(0, trials - self._known)
@@ -117,6 +122,8 @@ class Exploration:
                 for future in under_way:  # in the order of submission: the same seed, the same run
                     if future in done:
                         self._collect(future, observer, began)
+                if self._time_left(began) == 0:
+                    return  # also where results are there at once, as in a replay
         finally:
             self._abandon()
 
@@ -204,18 +211,18 @@ class Exploration:
         if trial.outcome not in (Outcome.OK, Outcome.PRUNED):
             self.reasons[f"{trial.outcome.value}: {trial.reason}"] += 1
 
-    def _recall(self) -> None:
+    def _recalled(self, problem: Problem) -> list[Trial]:
+        """The trials of earlier searches for `problem` that still hold."""
         target = self.executor.target
-        for trial in self._store.trials(
-            problem=self.problem, hardware=target.hardware, triton=target.triton
-        ):
-            version = self.executor.template_version(self.problem, trial.candidate.template)
-            if (
-                trial.origin == self.executor.origin
-                and trial.template_version == version
-                and trial.candidate in self.candidates
-            ):
-                self._keep(trial)
+        stored = self._store.trials(problem=problem, hardware=target.hardware, triton=target.triton)
+        return [
+            trial
+            for trial in stored
+            if trial.origin == self.executor.origin
+            and trial.candidate in self.candidates
+            and trial.template_version
+            == self.executor.template_version(problem, trial.candidate.template)
+        ]
 
     def _rank(self, trial: Trial) -> tuple[float, int]:
         assert trial.measurement is not None
@@ -240,23 +247,3 @@ class Exploration:
 def utc_now() -> str:
     """This moment in UTC, ISO 8601, to the second."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
-def _neighbours(problem: Problem, records: Iterable[Record]) -> list[Candidate]:
-    """Winners for problems like this one, the likest first."""
-
-    def distance(record: Record) -> tuple[float, float, str]:
-        mine = record.problem
-        return (
-            (mine.dtype != problem.dtype) + abs(log2(mine.seqlen / problem.seqlen)),
-            abs(log2(mine.batch * mine.heads / (problem.batch * problem.heads))),
-            record.uid,
-        )
-
-    like = [
-        record
-        for record in records
-        if (record.problem.headdim, record.problem.causal) == (problem.headdim, problem.causal)
-    ]
-    nearest = (record.candidate for record in sorted(like, key=distance))
-    return list(dict.fromkeys(nearest))[:_NEIGHBOURS]

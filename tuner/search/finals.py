@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import log, sqrt
 from statistics import fmean, median, stdev
 
 from tuner.trial import Candidate, Measurement
@@ -67,8 +67,3 @@ def slower(samples: tuple[float, ...], reference: tuple[float, ...]) -> bool:
     centre = median(ratios)
     error = stdev(ratios) / sqrt(len(ratios))
     return centre > log(1 + _WORTH) and fmean(ratios) > _ERRORS * error
-
-
-def speedup(samples: tuple[float, ...], reference: tuple[float, ...]) -> float:
-    """How many times faster `samples` are than `reference`: the median ratio over the rounds."""
-    return exp(median(log(theirs / mine) for mine, theirs in zip(samples, reference)))

@@ -12,60 +12,59 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from kernels.attention import registry
 from kernels.attention.config import Config
-from kernels.attention.problem import Specialization
 from tuner.search import samplers
-from tuner.search.candidates import CandidateSet
+from tuner.search.space import SearchSpace
 from tuner.trial import Candidate, Outcome, Trial
 
 if TYPE_CHECKING:
     import optuna
-    from optuna.distributions import BaseDistribution
+
+    from tuner.search.features import Array
 
 # Suggestions asked in vain before one unseen candidate is drawn at random instead. On a space that
 # is nearly used up a sampler would otherwise repeat itself for ever. Fewer for gp, which takes
-# about a second a suggestion after a hundred trials.
-_ATTEMPTS = {"tpe": 24, "random": 24, "gp": 3}
+# about a second a suggestion after a hundred trials; the surrogate does not repeat itself.
+_ATTEMPTS = {"surrogate": 1, "tpe": 24, "random": 24, "gp": 3}
+
+_SLOW = math.log(1e3)  # ms that a failure counts as before anything succeeded
 
 
 class Proposals:
     """The candidates of one problem, each proposed at most once.
 
     Args:
-        candidates: all that is feasible.
-        specialization: whose spaces the sampler models.
+        space: all that is feasible.
         sampler: a name of `samplers.NAMES`.
         seed: of the sampler.
         known: trials of earlier searches, never proposed again.
-        seeds: candidates to propose first, in this order; strangers to `candidates` are ignored.
+        seeds: candidates to propose first, in this order; strangers to the space are ignored.
+        prior: what is thought of each candidate before the first trial, if anything.
     """
 
     def __init__(
         self,
-        candidates: CandidateSet,
-        specialization: Specialization,
+        space: SearchSpace,
         sampler: str,
         seed: int,
         known: Iterable[Trial] = (),
         seeds: Iterable[Candidate] = (),
+        prior: Array | None = None,
     ) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._study = optuna.create_study(
-            direction="minimize", sampler=samplers.create(sampler, seed)
+            direction="minimize", sampler=samplers.create(sampler, seed, space, prior)
         )
         self._exhaustive = sampler == "exhaustive"
         self._attempts = _ATTEMPTS.get(sampler, 0)
-        self._candidates = candidates
-        names = dict.fromkeys(candidate.template for candidate in candidates.feasible)
-        self._choices = {name: registry.get(name).space(specialization) for name in names}
+        self._space = space
         self._random = random.Random(seed)
-        self._unseen = dict.fromkeys(candidates.feasible)
+        self._unseen = dict.fromkeys(space.candidates.feasible)
         self._seeds = deque(seeds)
         self._asked: dict[Candidate, optuna.trial.Trial] = {}
-        self._worst = 0.0  # largest objective told so far
+        self._worst: float | None = None  # largest objective of a success so far
         for trial in known:
             if trial.candidate in self._unseen:
                 del self._unseen[trial.candidate]
@@ -97,15 +96,19 @@ class Proposals:
     def tell(self, trial: Trial) -> None:
         """What became of a proposed candidate."""
         asked = self._asked.pop(trial.candidate)
+        if _failed(trial):
+            asked.set_user_attr(samplers.FAILED, True)
         self._study.tell(asked, self._objective(trial))
 
     def withdraw(self, candidate: Candidate) -> None:
         """A proposed candidate was not tried after all; it may be proposed again."""
-        self._dismiss(self._asked.pop(candidate))
+        asked = self._asked.pop(candidate)
+        asked.set_user_attr(samplers.WITHDRAWN, True)
+        self._dismiss(asked)
         self._unseen[candidate] = None
 
     def _ask_for(self, candidate: Candidate) -> Candidate:
-        self._study.enqueue_trial(self._parameters(candidate))
+        self._study.enqueue_trial(self._space.parameters(candidate))
         trial = self._study.ask()
         self._suggest(trial)
         return self._hand_out(candidate, trial)
@@ -116,10 +119,10 @@ class Proposals:
         return candidate
 
     def _suggest(self, trial: optuna.trial.Trial) -> Candidate:
-        template = trial.suggest_categorical("template", list(self._choices))
+        template = trial.suggest_categorical("template", list(self._space.choices))
         config: dict[str, Any] = {
             parameter: trial.suggest_categorical(f"{template}.{parameter}", choices)
-            for parameter, choices in self._choices[template].items()
+            for parameter, choices in self._space.choices[template].items()
         }
         return Candidate(template, Config(config))
 
@@ -132,35 +135,25 @@ class Proposals:
     def _add(self, trial: Trial) -> None:
         import optuna
 
-        parameters = self._parameters(trial.candidate)
+        parameters = self._space.parameters(trial.candidate)
         self._study.add_trial(
             optuna.trial.create_trial(
                 params=parameters,
-                distributions=self._distributions(trial.candidate.template),
+                distributions=self._space.distributions(trial.candidate.template),
                 value=self._objective(trial),
+                user_attrs={samplers.FAILED: True} if _failed(trial) else {},
             )
         )
 
     def _objective(self, trial: Trial) -> float:
         """Logarithm of the latency, so that a factor counts the same everywhere. What failed counts
         as twice the slowest known: bad, but not so far out that it flattens all differences."""
-        if trial.measurement is None or trial.outcome not in (Outcome.OK, Outcome.PRUNED):
-            return self._worst + math.log(2)
+        if trial.measurement is None or _failed(trial):
+            return _SLOW if self._worst is None else self._worst + math.log(2)
         value = math.log(trial.measurement.median_ms)
-        self._worst = max(self._worst, value)
+        self._worst = value if self._worst is None else max(self._worst, value)
         return value
 
-    def _parameters(self, candidate: Candidate) -> dict[str, Any]:
-        prefixed = {f"{candidate.template}.{name}": v for name, v in candidate.config.items()}
-        return {"template": candidate.template, **prefixed}
 
-    def _distributions(self, template: str) -> dict[str, BaseDistribution]:
-        from optuna.distributions import CategoricalDistribution
-
-        return {
-            "template": CategoricalDistribution(list(self._choices)),
-            **{
-                f"{template}.{name}": CategoricalDistribution(choices)
-                for name, choices in self._choices[template].items()
-            },
-        }
+def _failed(trial: Trial) -> bool:
+    return trial.measurement is None or trial.outcome not in (Outcome.OK, Outcome.PRUNED)

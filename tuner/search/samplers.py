@@ -8,19 +8,42 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import optuna
 
-NAMES = ("tpe", "gp", "random", "exhaustive")
-DEFAULT = "tpe"
+    from tuner.search.features import Array
+    from tuner.search.space import SearchSpace
+
+NAMES = ("surrogate", "tpe", "gp", "random", "exhaustive")
+DEFAULT = "surrogate"
+
+# User attributes of a trial, for the surrogate. Optuna's samplers do not know them.
+FAILED = "failed"  # its value stands for a failure
+WITHDRAWN = "withdrawn"  # it was never made, and its point is free again
 
 
-def create(name: str, seed: int) -> optuna.samplers.BaseSampler:
+def create(
+    name: str, seed: int, space: SearchSpace, prior: Array | None = None
+) -> optuna.samplers.BaseSampler:
     """The Optuna sampler called `name`. `exhaustive` needs none of its own (the search enumerates
     what the sampler leaves): it gets the random one, which is never asked.
+
+    Args:
+        space: all that the surrogate may propose.
+        prior: what is thought of each candidate before the first trial; of use to the surrogate.
 
     Raises:
         ValueError: no such sampler, or what it needs is not installed.
     """
     import optuna
 
+    if name == "surrogate":
+        from tuner.search.surrogate import SurrogateSampler
+
+        distributions = {
+            parameter: distribution
+            for template in space.choices
+            for parameter, distribution in space.distributions(template).items()
+        }
+        points = [space.parameters(candidate) for candidate in space.candidates.feasible]
+        return SurrogateSampler(points, distributions, space.features, prior=prior, seed=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         if name == "tpe":
@@ -34,8 +57,8 @@ def create(name: str, seed: int) -> optuna.samplers.BaseSampler:
                 import torch  # noqa: F401  (GPSampler imports it at its first suggestion)
             except ImportError:
                 raise ValueError(
-                    "sampler is 'gp', but that needs torch, which is not installed: use tpe, "
-                    "random or exhaustive"
+                    "sampler is 'gp', but that needs torch, which is not installed: use "
+                    "surrogate, tpe, random or exhaustive"
                 ) from None
             return optuna.samplers.GPSampler(seed=seed, deterministic_objective=False)
         if name in ("random", "exhaustive"):

@@ -15,13 +15,11 @@ from typing import Any, TypeVar
 
 from sqlalchemy import (
     Connection,
-    CursorResult,
     Engine,
     Integer,
     Select,
     Table,
     and_,
-    delete,
     func,
     select,
     type_coerce,
@@ -231,22 +229,6 @@ class Store:
         # All of the key, so that ties do not come in any order.
         order = (trials.c.measured_at, *trials.primary_key.columns)
         return self._read(select(*_columns(trials)).where(matching).order_by(*order), rows.trial_of)
-
-    def forget_trials(
-        self,
-        problem: Problem | None = None,
-        *,
-        hardware: Hardware | None = None,
-        triton: str | None = None,
-        template: str | None = None,
-        template_version: str | None = None,
-        origin: Origin | None = None,
-    ) -> int:
-        """Delete the trials that have all that is given, and return how many there were."""
-        matching = _matching(problem, hardware, triton, template, template_version, origin)
-        with self._writing() as connection:
-            result: CursorResult[Any] = connection.execute(delete(trials).where(matching))
-            return result.rowcount
 
     def change_token(self) -> object:
         """A value that differs once records were added. For SQLite it costs two stats and may also

@@ -21,11 +21,6 @@ def shipped_database() -> Path | None:
     return path if path.is_file() else None
 
 
-def shipped_spaces() -> Path:
-    """The folder of the recorded spaces that a search without a GPU replays."""
-    return _PACKAGE / "spaces"
-
-
 def user_database(location: str | Path | None = None) -> str | Path:
     """The database to write to and to read first: `location` if given, else what the environment's
     TUNER_DB names (a path or a URL), else a file in the user's data directory."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable
-from contextlib import closing
 from pathlib import Path
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from tuner.record import Record
 from tuner.store.database import Store
 from tuner.store.errors import explain
 from tuner.store.files import replacing
-from tuner.store.sqlite import check_file
+from tuner.store.sqlite import check_file, execute, writing_engine
 
 
 def publish(path: str | Path, records: Iterable[Record]) -> None:
@@ -28,8 +28,7 @@ def publish(path: str | Path, records: Iterable[Record]) -> None:
     with replacing(path) as part:
         with Store.open(part, write_ahead_log=False) as store:
             store.add_records(sorted(records, key=lambda record: record.uid))
-        with closing(sqlite3.connect(part)) as connection:
-            connection.execute("VACUUM")
+        execute(writing_engine(part, 1), "VACUUM")
 
 
 def _drop_log(path: Path) -> None:
@@ -38,7 +37,6 @@ def _drop_log(path: Path) -> None:
         return
     check_file(path)
     try:
-        with closing(sqlite3.connect(path, timeout=1)) as connection:
-            connection.execute("PRAGMA journal_mode=DELETE")
-    except sqlite3.Error as error:
+        execute(writing_engine(path, 1), "PRAGMA journal_mode=DELETE")
+    except SQLAlchemyError as error:
         raise explain(str(path), error) from None

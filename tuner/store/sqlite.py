@@ -6,10 +6,10 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, NullPool, create_engine, event
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from tuner.store.errors import StoreError, explain
 
@@ -89,14 +89,23 @@ def use_write_ahead_log(engine: Engine, path: Path, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            with closing(engine.raw_connection()) as connection:
-                connection.cursor().execute("PRAGMA journal_mode=WAL")
+            execute(engine, "PRAGMA journal_mode=WAL")
             return
-        except sqlite3.OperationalError as error:
+        except OperationalError as error:
             # When several switch at once, SQLite refuses some of them without waiting.
             if "locked" not in str(error) or time.monotonic() > deadline:
                 raise explain(str(path), error) from None
         time.sleep(0.01)
+
+
+def execute(engine: Engine, statement: str, *values: str) -> None:
+    """Run `statement` with `values` for its question marks, in no transaction.
+
+    Raises:
+        SQLAlchemyError: SQLite refuses it.
+    """
+    with engine.execution_options(**{_BEGIN: ""}).connect() as connection:
+        connection.exec_driver_sql(statement, values)
 
 
 def back_up(path: Path, revision: str) -> Path:
@@ -109,15 +118,12 @@ def back_up(path: Path, revision: str) -> Path:
     copy = path.with_name(f"{path.name}.bak-{revision}-{moment}")
     part = path.with_name(f"{copy.name}.part-{os.getpid()}")
     try:
-        with (
-            closing(_connect(path, "mode=ro", 5)) as source,
-            closing(sqlite3.connect(part)) as target,
-        ):
-            source.backup(target)
+        execute(reading_engine(path, 5), "VACUUM INTO ?", str(part))
         part.replace(copy)
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, SQLAlchemyError) as error:
         part.unlink(missing_ok=True)
-        raise StoreError(f"{path} cannot be backed up to {copy}: {error}") from None
+        said = getattr(error, "orig", None) or error
+        raise StoreError(f"{path} cannot be backed up to {copy}: {said}") from None
     return copy
 
 
@@ -135,7 +141,8 @@ def _engine(connect: Callable[[], sqlite3.Connection]) -> Engine:
     def begin(connection: Connection) -> None:
         # A transaction that reads before it writes must hold the write lock from its start: else
         # SQLite refuses it at once, without waiting, when another wrote in between.
-        connection.exec_driver_sql(connection.get_execution_options().get(_BEGIN, "BEGIN"))
+        if statement := connection.get_execution_options().get(_BEGIN, "BEGIN"):
+            connection.exec_driver_sql(statement)
 
     return engine
 

@@ -20,6 +20,7 @@ from kernels.attention.problem import Problem
 from kernels.attention.template import Resources
 from tuner.cli.app import app
 from tuner.evaluate.space_file import file_name, write_space
+from tuner.store.publish import publish
 from tuner.target import Hardware, Target
 from tuner.trial import Candidate, Measurement, Outcome, Trial
 
@@ -43,6 +44,15 @@ class Said:
     @property
     def json_lines(self) -> list[Any]:
         return [json.loads(line) for line in self.out.splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def nothing_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty shipped database, in this process: what we ship changes."""
+    empty = tmp_path / "shipped.db"
+    publish(empty, [])
+    monkeypatch.setattr("tuner.store.layers.shipped_database", lambda: empty)
+    monkeypatch.setattr("tuner.store.locations.shipped_database", lambda: empty)
 
 
 @pytest.fixture

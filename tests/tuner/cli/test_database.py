@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -98,3 +99,18 @@ def test_stale_names_the_other_triton(
     listed = tuner("stale", "--db", searched, "--json").json
     assert any("here is 9.9.9" in entry["reason"] for entry in listed)
     assert "here is 9.9.9" in tuner("stale", "--db", searched).out
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_show_breaks_no_cell_in_a_narrow_terminal(
+    tuner: Run, searched: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = tuner("show", "--db", searched).out.splitlines()
+    figures = [
+        line for line in lines if re.match(r" D\d+ S\d+ \w+ ", line) and "portable" not in line
+    ]
+    assert figures
+    assert all(len(line) <= width and "×" in line for line in figures)
+    assert any(" from" in line for line in lines) is (width >= 80)
+    assert any("margin" in line for line in lines) is (width == 200)

@@ -148,7 +148,8 @@ def test_help_names_every_sampler(tuner: Run) -> None:
 def test_ctrl_c_says_what_is_kept(spaces: Path, tmp_path: Path) -> None:
     words = ("search", "--spaces", spaces, "--db", tmp_path / "mine.db", "--hdim", "256")
     code = (
-        "import tuner.evaluate.replay as replay, time\n"
+        "import signal, time, tuner.evaluate.replay as replay\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it for us\n"
         "evaluate = replay.ReplayExecutor.evaluate\n"
         "def slowly(*words): time.sleep(0.2); return evaluate(*words)\n"
         "replay.ReplayExecutor.evaluate = slowly\n"

@@ -103,7 +103,10 @@ class FakeTemplate(Template):
         if kind == "compiler_hang":
             subprocess.run(["sleep", "600"], check=False)
         spills = int(config.get("spills", 0))
-        return Binary(Resources(168, spills, 1024), os.getpid(), config, specialization)
+        return Binary(os.getpid(), config, specialization, lambda _: Resources(168, spills, 1024))
+
+    def prepare(self, *arguments: Any) -> None:
+        raise AssertionError("launch is overridden")
 
     def launch(self, binary: Binary, q, k, v, out, lse, sm_scale, causal_offset=0) -> None:  # type: ignore[no-untyped-def]
         from kernels.attention.reference import attention_reference

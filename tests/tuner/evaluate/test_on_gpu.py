@@ -74,6 +74,17 @@ def test_an_evaluation_is_cheap_and_repeats(executor: LocalExecutor) -> None:
     assert second.measurement.spread < 0.1
 
 
+def test_the_same_config_first_and_last_agrees_within_2_percent(executor: LocalExecutor) -> None:
+    candidate = default(PROBLEM, executor)
+    executor.evaluate(PROBLEM, candidate, None).result(120)  # the card leaves idle
+    medians = []
+    for _ in range(15):
+        evaluation = executor.evaluate(PROBLEM, candidate, None).result(120)
+        assert evaluation.measurement is not None
+        medians.append(evaluation.measurement.median_ms)
+    assert medians[-1] == pytest.approx(medians[0], rel=0.02)
+
+
 def test_the_slow_are_pruned(executor: LocalExecutor) -> None:
     evaluation = executor.evaluate(PROBLEM, faulty("slow"), 0.5).result(120)
     assert evaluation.outcome is Outcome.PRUNED

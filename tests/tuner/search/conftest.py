@@ -49,9 +49,9 @@ class ToyTemplate(Template):
         return None if capability >= 80 else "needs sm_80"
 
     def compile(self, specialization: Specialization, config: Config, capability: int) -> Binary:
-        return Binary(Resources(64, 0, 1024), None, config, specialization)
+        return Binary(None, config, specialization, lambda _: Resources(64, 0, 1024))
 
-    def launch(self, *arguments: Any) -> None:
+    def prepare(self, *arguments: Any) -> None:
         raise AssertionError("a toy is never launched")
 
 

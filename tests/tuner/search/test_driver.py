@@ -159,6 +159,26 @@ def test_the_incumbent_races_and_the_verdict_stands(executor: ToyExecutor, store
     assert lucky.uid in found.supersedes
 
 
+@pytest.mark.parametrize("noise", [0.0005, 0.004, 0.02])
+def test_two_searches_name_the_same_winner_or_the_tie(
+    toy: ToyTemplate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noise: float
+) -> None:
+    small = {"BLOCK_M": (64, 128), "BLOCK_N": (32, 64), "num_stages": (2, 3), "flag": (False, True)}
+    monkeypatch.setattr(ToyTemplate, "space", lambda self, specialization: small)
+    found = []
+    for seed in range(4):
+        with Store.open(tmp_path / f"{seed}.db") as store:
+            executor = ToyExecutor(noise, seed)
+            (one,), _ = run(executor, store, sampler="exhaustive", seed=seed)
+        assert one is not None
+        found.append(one)
+    for one in found:
+        for other in found:
+            assert one.candidate == other.candidate or (
+                str(one.candidate) in other.tied or str(other.candidate) in one.tied
+            )
+
+
 def test_force_measures_anew_and_supersedes(executor: ToyExecutor, store: Store) -> None:
     (first,), _ = run(executor, store, trials=10)
     (second,), _ = run(executor, store, inherited=[first], trials=10, force=True)

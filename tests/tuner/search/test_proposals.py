@@ -1,17 +1,25 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kernels.attention.config import Config
 from tuner.search import samplers
 from tuner.search.candidates import CandidateSet, enumerate_candidates
 from tuner.search.proposals import Proposals
-from tuner.trial import Candidate, Outcome, Trial
+from tuner.search.space import SearchSpace, search_space
+from tuner.trial import Candidate, Measurement, Outcome, Trial
 
 from .conftest import H100, ToyExecutor, ToyTemplate, latency, problem
 
 P = problem()
 DEFAULT = Candidate("toy", Config(BLOCK_M=64, BLOCK_N=32, num_stages=2, flag=False))
+SLOW = Measurement(5e3, 0.01, (5e3,) * 3, 1.0, 1e-4)
+
+
+def space(candidates: CandidateSet) -> SearchSpace:
+    return search_space(candidates, P, H100.hardware)
 
 
 def trial(candidate: Candidate, outcome: Outcome = Outcome.OK) -> Trial:
@@ -28,7 +36,7 @@ def test_every_candidate_exactly_once(toy: ToyTemplate, name: str) -> None:
     known = [trial(c) for c in candidates.feasible[:20]]
     if name == "gp":  # slow with many trials
         candidates = CandidateSet(candidates.feasible[:26], 0, ())
-    proposals = Proposals(candidates, P.specialization, name, 0, known, [DEFAULT])
+    proposals = Proposals(space(candidates), name, 0, known, [DEFAULT])
     proposed = []
     while (candidate := proposals.next()) is not None:
         proposed.append(candidate)
@@ -41,9 +49,7 @@ def test_seeds_come_first_and_strangers_are_ignored(toy: ToyTemplate) -> None:
     candidates = enumerate_candidates(P.specialization, 90)
     stranger = Candidate("toy", Config(BLOCK_M=3, BLOCK_N=32, num_stages=2, flag=False))
     seed = candidates.feasible[-1]
-    proposals = Proposals(
-        candidates, P.specialization, "tpe", 0, (), [stranger, seed, DEFAULT, seed]
-    )
+    proposals = Proposals(space(candidates), "tpe", 0, (), [stranger, seed, DEFAULT, seed])
     assert [proposals.next(), proposals.next()] == [seed, DEFAULT]
     assert proposals.next() not in (None, seed, DEFAULT, stranger)
 
@@ -52,7 +58,7 @@ def test_the_same_seed_proposes_the_same(toy: ToyTemplate) -> None:
     candidates = enumerate_candidates(P.specialization, 90)
     runs = []
     for _ in range(2):
-        proposals = Proposals(candidates, P.specialization, "tpe", 7)
+        proposals = Proposals(space(candidates), "tpe", 7)
         run = []
         for _ in range(30):
             run.append(proposals.next())
@@ -64,7 +70,7 @@ def test_the_same_seed_proposes_the_same(toy: ToyTemplate) -> None:
 
 def test_a_withdrawn_candidate_may_come_again(toy: ToyTemplate) -> None:
     candidates = enumerate_candidates(P.specialization, 90)
-    proposals = Proposals(candidates, P.specialization, "exhaustive", 0)
+    proposals = Proposals(space(candidates), "exhaustive", 0)
     first = proposals.next()
     proposals.withdraw(first)
     rest = []
@@ -73,12 +79,13 @@ def test_a_withdrawn_candidate_may_come_again(toy: ToyTemplate) -> None:
     assert sorted(map(str, rest)) == sorted(map(str, candidates.feasible))
 
 
-def test_tpe_finds_a_good_config_sooner_than_chance(toy: ToyTemplate) -> None:
+@pytest.mark.parametrize("name", ["surrogate", "tpe"])
+def test_a_good_config_is_found_sooner_than_by_chance(toy: ToyTemplate, name: str) -> None:
     candidates = enumerate_candidates(P.specialization, 90)
     best = min(latency(P, c.config) for c in candidates.feasible)
 
     def regret(name: str, seed: int) -> float:
-        proposals = Proposals(candidates, P.specialization, name, seed)
+        proposals = Proposals(space(candidates), name, seed)
         seen = []
         for _ in range(35):
             candidate = proposals.next()
@@ -86,11 +93,21 @@ def test_tpe_finds_a_good_config_sooner_than_chance(toy: ToyTemplate) -> None:
             proposals.tell(trial(candidate))
         return min(seen) / best - 1
 
-    tpe = sum(regret("tpe", seed) for seed in range(6))
+    learned = sum(regret(name, seed) for seed in range(6))
     chance = sum(regret("random", seed) for seed in range(6))
-    assert tpe < chance
+    assert learned < chance
+
+
+def test_failures_before_any_success_do_not_look_good(toy: ToyTemplate) -> None:
+    """A first failure must not count as less than the latencies that come after it."""
+    candidates = enumerate_candidates(P.specialization, 90)
+    failures = [trial(c, Outcome.SPILLS) for c in candidates.feasible if c.config["flag"]]
+    slow = [c for c in candidates.feasible if not c.config["flag"]][:8]
+    known = [*failures[:8], *(replace(trial(c), measurement=SLOW) for c in slow)]
+    proposals = Proposals(space(candidates), "surrogate", 0, known)
+    assert sum(bool(proposals.next().config["flag"]) for _ in range(6)) <= 2
 
 
 def test_an_unknown_sampler_is_named() -> None:
-    with pytest.raises(ValueError, match="sampler is 'annealing', but must be one of tpe"):
-        samplers.create("annealing", 0)
+    with pytest.raises(ValueError, match="sampler is 'annealing', but must be one of surrogate"):
+        samplers.create("annealing", 0, space(CandidateSet((), 0, ())))

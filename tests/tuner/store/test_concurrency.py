@@ -140,7 +140,7 @@ def test_readers_beside_a_writer_see_a_growing_set_and_no_error(tmp_path, write_
     seen = set()
     while writer.poll() is None:
         # Without a write-ahead log a reader has to wait for a commit now and then.
-        found = numbers(Store.read_only(path, timeout_s=0.2 if write_ahead_log else 5))
+        found = numbers(Store.read_only(path, timeout_s=0.2 if write_ahead_log else 30))
         assert found >= seen
         seen = found
     _, errors = writer.communicate()

@@ -50,7 +50,7 @@ def test_the_published_schema_is_up_to_date():
     )
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(strategies.records, max_size=2))
 def test_the_schema_accepts_what_is_exported(records):
     jsonschema.Draft202012Validator.check_schema(json.loads(json_schema()))

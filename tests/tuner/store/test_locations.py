@@ -8,7 +8,7 @@ import platformdirs
 
 from tuner.store import locations
 from tuner.store.database import Store
-from tuner.store.locations import shipped_database, shipped_spaces, user_database
+from tuner.store.locations import shipped_database, user_database
 
 ROOT = Path(__file__).parents[3]
 
@@ -30,7 +30,6 @@ def test_in_a_checkout_it_lies_at_the_root_and_in_a_wheel_in_the_package(tmp_pat
     assert shipped_database() == package / "configs.db"
     (tmp_path / "pyproject.toml").touch()
     assert shipped_database() == tmp_path / "configs.db"
-    assert shipped_spaces() == package / "spaces"
 
 
 def test_the_users_database_is_what_is_given_then_the_environments_then_the_platforms(monkeypatch):

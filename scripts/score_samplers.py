@@ -1,0 +1,408 @@
+"""Score samplers by replay of spaces that were recorded whole.
+
+    python scripts/score_samplers.py --output docs/samplers
+    python scripts/score_samplers.py --spaces ../shared/spaces --output docs/samplers-published
+
+Every sampler goes through the very proposals of `tuner search`, with many seeds, and is told the
+recorded medians. It starts cold, from the template's default, or from that, the winners of
+neighbouring problems and what the surrogate learned in 60 trials of the nearest seqlen.
+
+Writes OUTPUT.json, which draw_samplers.py draws, and OUTPUT.md. A run ends when it has found the
+optimum: the rest of its curve is known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+from functools import cache
+from importlib.metadata import version
+from math import log2
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+
+import tuner  # noqa: F401  (makes kernels.attention importable)
+from kernels.attention import registry
+from kernels.attention.problem import Problem
+from tuner.evaluate.space_file import read_space
+from tuner.evaluate.t4 import SUFFIXES, SpaceError, read_results
+from tuner.search.candidates import CandidateSet
+from tuner.search.features import parameter_features
+from tuner.search.neighbours import expected
+from tuner.search.proposals import Proposals
+from tuner.search.score import Landscape, Runs
+from tuner.search.space import SearchSpace, search_space
+from tuner.target import Hardware, Target
+from tuner.trial import Candidate, Measurement, Outcome, Trial
+
+OURS = Path(__file__).resolve().parent.parent / "tuner" / "spaces"
+STARTS = ("cold", "default", "neighbours")
+BUDGETS = (20, 40, 60)
+_NOWHERE = Target(Hardware(0, 0, 0, 0), "unknown", "unknown", "unknown", "unknown")
+_NOTHING = Problem(64, 1, False, "fp16", 1, 1)  # of the community's spaces, which have none
+
+
+@dataclass(frozen=True)
+class Case:
+    """A recorded space as a search sees it."""
+
+    name: str
+    space: SearchSpace
+    trials: tuple[Trial, ...]  # in the order of the candidates
+    default: Candidate | None
+
+    @property
+    def landscape(self) -> Landscape:
+        values = [
+            t.measurement.median_ms if t.measurement and t.outcome in (Outcome.OK, Outcome.PRUNED)
+            else np.nan
+            for t in self.trials
+        ]  # fmt: skip
+        return Landscape(np.array(values))
+
+    @property
+    def winner(self) -> Candidate:
+        return self.trials[int(np.nanargmin(self.landscape.values))].candidate
+
+
+@dataclass(frozen=True)
+class Task:
+    """All runs of one sampler on one space from one start."""
+
+    folders: tuple[str, ...]
+    case: str
+    sampler: str
+    start: str
+    seeds: int
+    evaluations: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Result:
+    space: str
+    sampler: str
+    start: str
+    batch: int
+    seeds: int
+    evaluations: int  # most of a run; the score is of no more
+    to_5_percent: float | None  # median evaluations; None where most runs never are
+    to_2_percent: float | None
+    share: dict[int, float]  # mean of optimum / best, by evaluations
+    score: float
+    score_of_mean: float
+    repeats: int
+    ms_per_proposal: float  # of the processor
+    curve: tuple[float, ...]  # mean of optimum / best after 1, 2, … evaluations
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--spaces", type=Path, action="append", help="folder of T4 files; ours")
+    parser.add_argument("--samplers", default="random,tpe,surrogate")
+    parser.add_argument("--starts", default=",".join(STARTS))
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--evaluations", type=int, default=100, help="most of a run")
+    parser.add_argument("--batch", type=int, default=1, help="proposals under way at once")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--add", action="store_true", help="to what OUTPUT.json holds already")
+    parser.add_argument("--output", type=Path, required=True, help="without a suffix")
+    arguments = parser.parse_args()
+    folders = tuple(map(str, arguments.spaces or sorted(p for p in OURS.iterdir() if p.is_dir())))
+    known = cases(folders)
+    if not known:
+        parser.error(f"there is no recorded space in {', '.join(folders)}")
+    tasks = [
+        Task(folders, name, sampler, start, arguments.seeds, arguments.evaluations, arguments.batch)
+        for sampler in arguments.samplers.split(",")
+        for start in arguments.starts.split(",")
+        for name, case in known.items()
+        if start == "cold" or case.default is not None
+    ]
+    began = time.monotonic()
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(name, "1")  # a process per core, each of one thread
+    # Spawned: a forked child of a process with BLAS threads may hang.
+    with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
+        results = list(pool.map(run, tasks))
+    if arguments.add:
+        earlier = json.loads(with_suffix(arguments.output, ".json").read_text())["results"]
+        new = {(r.space, r.sampler, r.start, r.batch) for r in results}
+        results += [r for r in map(result_from, earlier)
+                    if (r.space, r.sampler, r.start, r.batch) not in new]  # fmt: skip
+    report = {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("optuna", "numpy", "scipy")},
+        },
+        "seconds": round(time.monotonic() - began),
+        "spaces": {name: summary(case) for name, case in known.items()},
+        "results": [asdict(result) for result in results],
+    }
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    with_suffix(arguments.output, ".json").write_text(compact(report))
+    text = markdown(results)
+    with_suffix(arguments.output, ".md").write_text(text)
+    print(text)
+
+
+def with_suffix(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+@cache
+def cases(folders: tuple[str, ...]) -> dict[str, Case]:
+    """The spaces of `folders`, by name."""
+    found = {}
+    for folder in folders:
+        for path in sorted(Path(folder).iterdir()):
+            if path.name.endswith(SUFFIXES) and not path.name.startswith("."):
+                case = read_case(path)
+                found[case.name] = case
+    return found
+
+
+def read_case(path: Path) -> Case:
+    """A space of ours, or any other file in T4."""
+    try:
+        recorded = read_space(path)
+    except SpaceError:
+        return foreign_case(path)
+    header, trials = recorded.header, tuple(recorded.trials.values())
+    candidates = CandidateSet(tuple(trial.candidate for trial in trials), 0, ())
+    hardware = header.target.hardware
+    default = Candidate(
+        header.template, registry.get(header.template).default(header.problem, hardware.capability)
+    )
+    card = header.target.gpu_name.split()[1]
+    return Case(
+        f"{card} {header.problem}",
+        search_space(candidates, header.problem, hardware),
+        trials,
+        default if default in candidates else None,
+    )
+
+
+def foreign_case(path: Path) -> Case:
+    name = path.name.split(".")[0]
+    results = read_results(path)
+    trials = []
+    for result in results:
+        measurement = None
+        if result.outcome is Outcome.OK:
+            ms = result.measurements.get("time") or median(result.samples_ms)
+            measurement = Measurement(ms, 0.0, result.samples_ms, 0.0, 0.0)
+        candidate = Candidate(name, result.config)
+        trials.append(
+            Trial(_NOTHING, _NOWHERE, candidate, "", result.outcome, "replay", "",
+                  measurement=measurement)
+        )  # fmt: skip
+    configs = [result.config for result in results]
+    choices = {key: tuple(dict.fromkeys(c[key] for c in configs)) for key in configs[0]}
+    candidates = CandidateSet(tuple(trial.candidate for trial in trials), 0, ())
+    space = SearchSpace(candidates, {name: choices}, lambda: parameter_features(configs))
+    return Case(name, space, tuple(trials), None)
+
+
+def summary(case: Case) -> dict[str, Any]:
+    landscape = case.landscape
+    right = landscape.values[np.isfinite(landscape.values)]
+    return {
+        "configs": len(landscape.values),
+        "failures": len(landscape.values) - len(right),
+        "within 5 %": int((right <= 1.05 * landscape.optimum).sum()),
+        "within 2 %": int((right <= 1.02 * landscape.optimum).sum()),
+        "window of the score": landscape.window,
+    }
+
+
+def neighbours(case: Case, known: Iterable[Case]) -> list[Candidate]:
+    """The winners of the other spaces of this headdim and mask, on any card."""
+    problem = case.trials[0].problem
+    like = [
+        other
+        for other in known
+        if other.name != case.name
+        and replace(other.trials[0].problem, seqlen=1, batch=1, heads=1)
+        == replace(problem, seqlen=1, batch=1, heads=1)
+    ]
+    return list(dict.fromkeys(other.winner for other in like))
+
+
+def nearest(case: Case, known: Iterable[Case]) -> Case | None:
+    """The space of the same binaries on the same card whose seqlen is nearest."""
+    mine = case.trials[0]
+    like = [
+        other
+        for other in known
+        if other.trials[0].problem.specialization == mine.problem.specialization
+        and other.trials[0].target == mine.target
+        and other.name != case.name
+    ]
+
+    def distance(other: Case) -> float:
+        return abs(log2(other.trials[0].problem.seqlen / mine.problem.seqlen))
+
+    return min(like, key=distance, default=None)
+
+
+def learned(case: Case, near: Case, task: Task, seed: int) -> Any:
+    """The prior that a search of `near` leaves for `case`."""
+    assert near.default is not None
+    index = {trial.candidate: number for number, trial in enumerate(near.trials)}
+    proposals = Proposals(near.space, "surrogate", seed + 1000, seeds=[near.default])
+    once = replace(task, evaluations=60, batch=1)
+    tried = [near.trials[number] for number in replayed(proposals, near, index, once, False)]
+    return expected(tried, case.space)
+
+
+def run(task: Task) -> Result:
+    known = cases(task.folders)
+    case = known[task.case]
+    seeds: list[Candidate] = []
+    if task.start != "cold" and case.default is not None:
+        seeds.append(case.default)
+    if task.start == "neighbours":
+        seeds += neighbours(case, known.values())
+    index = {trial.candidate: number for number, trial in enumerate(case.trials)}
+    spent = 0.0
+    orders: list[list[int]] = []
+    near = nearest(case, known.values()) if task.start == "neighbours" else None
+    for seed in range(task.seeds):
+        prior = learned(case, near, task, seed) if near and task.sampler == "surrogate" else None
+        began = time.process_time()
+        proposals = Proposals(case.space, task.sampler, seed, seeds=seeds, prior=prior)
+        orders.append(list(replayed(proposals, case, index, task)))
+        spent += time.process_time() - began
+    runs = Runs(case.landscape, orders)
+    means = np.mean(case.landscape.optimum / padded(runs, task.evaluations), axis=0)
+    return Result(
+        space=task.case,
+        sampler=task.sampler,
+        start=task.start,
+        batch=task.batch,
+        seeds=task.seeds,
+        evaluations=task.evaluations,
+        to_5_percent=finite(runs.evaluations_to(0.05)),
+        to_2_percent=finite(runs.evaluations_to(0.02)),
+        share={n: float(means[min(n, len(means)) - 1]) for n in BUDGETS},
+        score=runs.score(most=task.evaluations),
+        score_of_mean=runs.score(True, task.evaluations),
+        repeats=runs.repeats(),
+        ms_per_proposal=1e3 * spent / sum(map(len, orders)),
+        curve=tuple(map(float, means)),
+    )
+
+
+def result_from(form: dict[str, Any]) -> Result:
+    share = {int(n): value for n, value in form.pop("share").items()}
+    return Result(**{**form, "share": share, "curve": tuple(form["curve"])})
+
+
+def finite(count: float) -> float | None:
+    return None if np.isinf(count) else count
+
+
+def replayed(
+    proposals: Proposals,
+    case: Case,
+    index: dict[Candidate, int],
+    task: Task,
+    stop: bool = True,
+) -> Iterable[int]:
+    """The candidates of one run, by index, in the order in which they are told; `stop` at the
+    optimum."""
+    winner, told = index[case.winner], 0
+    while told < task.evaluations:
+        batch = []
+        for _ in range(min(task.batch, task.evaluations - told)):
+            candidate = proposals.next()
+            if candidate is None:
+                break
+            batch.append(index[candidate])
+        if not batch:
+            return
+        for number in batch:
+            proposals.tell(case.trials[number])
+            told += 1
+            yield number
+        if stop and winner in batch:
+            return
+
+
+def padded(runs: Runs, length: int) -> Any:
+    return runs.curves[:, np.minimum(np.arange(length), runs.curves.shape[1] - 1)]
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """One table over all spaces, then one per sampler and start."""
+    groups: dict[tuple[str, str, int], list[Result]] = {}
+    for result in results:
+        groups.setdefault((result.sampler, result.start, result.batch), []).append(result)
+    lines = [
+        "Evaluations to within a fraction of the best: the median over seeds, then over spaces "
+        "(in brackets the worst space); share of the optimum and score: mean over spaces.",
+        "",
+        "| sampler | start | to 5 % | to 2 % | share at 20 | at 40 | at 60 | score | of the mean "
+        "| repeats | ms a proposal |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for (sampler, start, batch), rows in sorted(groups.items()):
+        lines.append(
+            f"| {titled(sampler, batch)} | {start} | {middle([r.to_5_percent for r in rows])} "
+            f"| {middle([r.to_2_percent for r in rows])} | "
+            + " | ".join(f"{fmean(r.share[n] for r in rows):.3f}" for n in BUDGETS)
+            + f" | {fmean(r.score for r in rows):.2f} | {fmean(r.score_of_mean for r in rows):.2f}"
+            f" | {sum(r.repeats for r in rows)} | {fmean(r.ms_per_proposal for r in rows):.1f} |"
+        )
+    lines += ["", "Each space: evaluations to 5 % / to 2 % (score).", ""]
+    heads = [f"{titled(sampler, batch)}, {start}" for sampler, start, batch in sorted(groups)]
+    lines += [f"| space | {' | '.join(heads)} |", f"| --- |{' --- |' * len(heads)}"]
+    for space in dict.fromkeys(result.space for result in results):
+        cells = []
+        for _, rows in sorted(groups.items()):
+            found = next((r for r in rows if r.space == space), None)
+            cells.append(
+                "" if found is None
+                else f"{number(found.to_5_percent)} / {number(found.to_2_percent)} "
+                     f"({found.score:.2f})"
+            )  # fmt: skip
+        lines.append(f"| {space} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def titled(sampler: str, batch: int) -> str:
+    return sampler if batch == 1 else f"{sampler}, batches of {batch}"
+
+
+def middle(counts: Sequence[float | None]) -> str:
+    known = [float("inf") if count is None else count for count in counts]
+    return f"{number(median(known))} ({number(max(known))})"
+
+
+def number(count: float | None) -> str:
+    return "–" if count is None or np.isinf(count) else f"{count:g}"
+
+
+def compact(report: dict[str, Any]) -> str:
+    """JSON with four digits, a result a line, so that it diffs well."""
+    rounded = json.loads(json.dumps(report), parse_float=lambda text: float(f"{float(text):.4g}"))
+    rows = ",\n".join("  " + json.dumps(row) for row in rounded.pop("results"))
+    head = json.dumps(rounded, indent=1)[:-2]
+    return f'{head},\n "results": [\n{rows}\n ]\n}}\n'
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import optuna
+import pytest
+
+from tuner.search.pictures import KINDS
+
+from .conftest import Said
+
+SHAPE = ("--hdim", "256", "--seqlen", "512", "--causal")
+
+
+@pytest.fixture
+def searched(tuner: Callable[..., Said], spaces: Path, tmp_path: Path) -> Path:
+    """A database with trials of a replayed search."""
+    db = tmp_path / "mine.db"
+    options = ("--backend", "replay", "--spaces", str(spaces), "--trials", "12", "--db", str(db))
+    assert tuner("search", *SHAPE, *options).status == 0
+    return db
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_a_file_per_kind(
+    tuner: Callable[..., Said], searched: Path, tmp_path: Path, suffix: str
+) -> None:
+    pytest.importorskip("matplotlib")
+    folder = tmp_path / "pictures"
+    said = tuner(
+        "plot", *SHAPE, "--db", str(searched), "--output", str(folder), "--format", suffix
+    )  # fmt: skip
+    assert said.status == 0, said.err
+    assert len(list(folder.glob(f"*.{suffix}"))) == len(KINDS)
+    assert all(path.stat().st_size > 1000 for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_the_terminal(tuner: Callable[..., Said], searched: Path, kind: str) -> None:
+    if not hasattr(pytest.importorskip("plotext"), "clear_figure"):
+        pytest.skip("plotext 6 has another interface")
+    said = tuner("plot", *SHAPE, "--db", str(searched), "--kind", kind)
+    assert said.status == 0, said.err
+    assert kind in said.out
+
+
+def test_a_recorded_space_is_drawn_too(
+    tuner: Callable[..., Said], spaces: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    options = ("--spaces", str(spaces), "--output", str(tmp_path / "p"), "--kind", "distribution")
+    assert tuner("plot", *SHAPE, *options).status == 0
+
+
+def test_an_export_is_a_study_of_every_trial(
+    tuner: Callable[..., Said], searched: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "studies.db"
+    options = ("--db", str(searched), "--output", str(file), "--export-only")
+    said = tuner("dashboard", *SHAPE, *options)
+    assert said.status == 0, said.err
+    (name,) = optuna.get_all_study_names(f"sqlite:///{file}")
+    study = optuna.load_study(study_name=name, storage=f"sqlite:///{file}")
+    assert len(study.trials) == 12
+    assert study.best_value > 0
+    again = tuner("dashboard", *SHAPE, *options)
+    assert again.status == 2
+    assert "exists already" in again.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("plot", "--hdim", "256"), ("--seqlen",)),
+        (("plot", *SHAPE, "--kind", "pie"), ("--kind", "'pie'", "history")),
+        (("plot", *SHAPE, "--format", "gif"), ("--format", "'gif'", "svg")),
+        (("plot", *SHAPE, "--db", "/nowhere/at/all.db"), ("/nowhere/at/all.db",)),
+    ],
+)
+def test_what_cannot_be_drawn_is_named(
+    tuner: Callable[..., Said], arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    said = tuner(*arguments)
+    assert said.status == 2
+    assert all(word in said.err for word in words)

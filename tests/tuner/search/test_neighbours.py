@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import numpy as np
+
+from kernels.attention.problem import Problem
+from tuner.search import neighbours
+from tuner.search.candidates import enumerate_candidates
+from tuner.search.space import SearchSpace, search_space
+from tuner.trial import Outcome, Trial
+
+from .conftest import H100, ToyExecutor, ToyTemplate, latency, problem, record
+
+P = problem(4096)
+
+
+def space() -> SearchSpace:
+    return search_space(enumerate_candidates(P.specialization, 90), P, H100.hardware)
+
+
+def trials(what: Problem, count: int) -> list[Trial]:
+    """Every so many-th candidate; the first of them fails."""
+    feasible = enumerate_candidates(what.specialization, 90).feasible
+    executor = ToyExecutor()
+    return [
+        Trial(
+            what, H100, candidate, ToyTemplate.version, Outcome.OK if i else Outcome.SPILLS, "cuda",
+            "now", "", executor.measure(what, candidate, 3) if i else None,
+        )
+        for i, candidate in enumerate(feasible[:: max(1, len(feasible) // count)])
+    ]  # fmt: skip
+
+
+def test_the_prior_orders_candidates_as_their_latencies(toy: ToyTemplate) -> None:
+    found = neighbours.prior(P, [record(problem(8192))], space(), lambda other: trials(other, 40))
+    assert found is not None
+    truth = [latency(P, c.config) for c in space().candidates.feasible]
+    assert np.corrcoef(found, np.log(truth))[0, 1] > 0.8
+
+
+def test_the_nearest_problem_with_enough_trials_counts(toy: ToyTemplate) -> None:
+    asked = []
+
+    def known(other: Problem) -> list[Trial]:
+        asked.append(other.seqlen)
+        return trials(other, 40 if other.seqlen == 512 else 5)
+
+    records = [record(problem(seqlen)) for seqlen in (16384, 512, 2048, 4096)]
+    assert neighbours.prior(P, records, space(), known) is not None
+    assert asked == [2048, 16384, 512]
+
+
+def test_another_mask_or_headdim_is_no_neighbour(toy: ToyTemplate) -> None:
+    records = [record(problem(8192, causal=False)), record(problem(8192, headdim=64))]
+    assert neighbours.prior(P, records, space(), lambda other: trials(other, 40)) is None

@@ -1,0 +1,71 @@
+"""What SDPA is given, on the CPU."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the fallback is torch's")
+
+from kernels.attention.layout import aligned  # noqa: E402
+from kernels.attention.reference import attention_reference  # noqa: E402
+from tuner import fallback  # noqa: E402
+
+SHAPE = (2, 3, 20, 80)
+
+
+def laid_out(kind: str) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    if kind == "offset":
+        flat = torch.randn(2 * 3 * 20 * 80 + 1, generator=generator).half()
+        return flat[1:].view(SHAPE)
+    if kind == "last":
+        return torch.randn(2, 3, 80, 20, generator=generator).half().transpose(2, 3)
+    if kind == "row":
+        return torch.randn(2, 3, 20, 81, generator=generator).half()[..., :80]
+    return torch.randn(SHAPE, generator=generator).half()
+
+
+@pytest.mark.parametrize("kind", ["dense", "offset", "last", "row"])
+@pytest.mark.parametrize("which", range(3))
+def test_sdpa_gets_only_what_it_reads_right(
+    kind: str, which: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = [laid_out("dense") for _ in range(3)]
+    tensors[which] = laid_out(kind)
+    assert aligned(tensors[which]) == (kind == "dense")
+    given = []
+    real = torch.nn.functional.scaled_dot_product_attention
+
+    def watch(*arguments, **more):
+        given.extend(arguments)
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watch)
+    out = fallback.attention(*tensors, True, 0.1)
+    assert all(map(aligned, given))
+    expected, _ = attention_reference(*tensors, 0.1, True)
+    torch.testing.assert_close(out.float(), expected, atol=5e-3, rtol=5e-3)
+
+
+def test_no_key_gives_zeros_and_zero_gradients() -> None:
+    q, k = torch.randn(1, 2, 5, 40), torch.randn(1, 2, 0, 40)
+    q.requires_grad_()
+    out = fallback.attention(q, k, k[..., :24], False, 0.1)
+    assert out.shape == (1, 2, 5, 24)
+    assert not out.count_nonzero()
+    out.sum().backward()
+    assert not q.grad.count_nonzero()
+
+
+def test_a_reason_is_announced_once() -> None:
+    fallback._announced.clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for reason in ("one", "two", "one", "two"):
+            fallback.announce(reason)
+    assert [str(w.message) for w in caught] == [
+        "served by PyTorch's SDPA: one",
+        "served by PyTorch's SDPA: two",
+    ]

@@ -1,0 +1,159 @@
+"""`tuner plot` and `tuner dashboard`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tuner.cli import options
+from tuner.cli.failure import CommandError, warn
+from tuner.cli.options import Batch, Causal, Database, Dtype, Hdim, Heads, Seqlen, Spaces
+
+if TYPE_CHECKING:
+    from kernels.attention.problem import Problem
+    from tuner.trial import Trial
+
+
+def plot(
+    hdim: Hdim = None,
+    seqlen: Seqlen = None,
+    causal: Causal = None,
+    dtype: Dtype = None,
+    batch: Batch = None,
+    heads: Heads = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kind",
+            metavar="NAME",
+            help="history, importances, slices or distribution; repeat for several, else all.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="DIR", help="Save files here; else draw in the terminal."),
+    ] = None,
+    suffix: Annotated[
+        str, typer.Option("--format", metavar="NAME", help="Of the files: svg, png or pdf.")
+    ] = "svg",
+    spaces: Spaces = None,
+    db: Database = None,
+) -> None:
+    """Draw the trials of problems: their history, which parameters matter, slices, distribution."""
+    problems = options.shapes(hdim, seqlen, causal, dtype, batch, heads).named()
+    options.one_of("--format", suffix, ("svg", "png", "pdf"))
+
+    from tuner.search import pictures
+    from tuner.search.study import study_of
+
+    kinds = [options.one_of("--kind", name, pictures.KINDS) for name in kind or pictures.KINDS]
+    drawn = 0
+    for problem in problems:
+        trials = _trials(problem, spaces, db)
+        if not any(trial.measurement for trial in trials):
+            warn(f"{problem} has no trial that succeeded, so there is nothing to draw")
+            continue
+        study = study_of(trials, str(problem))
+        for name in kinds:
+            if output is None:
+                try:
+                    print(pictures.show(study, name))
+                except ImportError:
+                    raise CommandError(
+                        "drawing in the terminal needs plotext 5, which is not installed: install "
+                        "it, or give --output"
+                    ) from None
+            else:
+                path = output / f"{str(problem).replace(' ', '-')}.{name}.{suffix}"
+                try:
+                    pictures.save(study, name, path)
+                except ImportError:
+                    raise CommandError(
+                        "files need matplotlib, which is not installed: pip install "
+                        "'attention-tuner[plot]'"
+                    ) from None
+                print(path)
+            drawn += 1
+    if not drawn:
+        raise CommandError("nothing was drawn; `tuner search` makes trials")
+
+
+def dashboard(
+    hdim: Hdim = None,
+    seqlen: Seqlen = None,
+    causal: Causal = None,
+    dtype: Dtype = None,
+    batch: Batch = None,
+    heads: Heads = None,
+    output: Annotated[
+        Path, typer.Option("--output", metavar="FILE", help="Optuna storage to write, anew.")
+    ] = Path("studies.db"),
+    export_only: Annotated[
+        bool, typer.Option("--export-only", help="Write the file and open nothing.")
+    ] = False,
+    host: Annotated[str, typer.Option(metavar="NAME", help="To listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(metavar="N", parser=options.whole_number, help="To listen on.")
+    ] = 8080,
+    spaces: Spaces = None,
+    db: Database = None,
+) -> None:
+    """Export the trials of problems as Optuna studies and open optuna-dashboard on them.
+
+    The file is Optuna's alone, and a copy: no search reads it.
+    """
+    problems = options.shapes(hdim, seqlen, causal, dtype, batch, heads).named()
+    if output.exists():
+        raise CommandError(f"--output is '{output}', which exists already: name a new file")
+
+    from tuner.search.study import study_of
+
+    found = {problem: _trials(problem, spaces, db) for problem in problems}
+    found = {problem: trials for problem, trials in found.items() if trials}
+    if not found:
+        raise CommandError("there are no trials to export; `tuner search` makes some")
+
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    storage = optuna.storages.RDBStorage(f"sqlite:///{output}")
+    for problem, trials in found.items():
+        study_of(trials, str(problem), storage)
+        print(f"{len(trials)} trials of {problem} in {output}")
+    if export_only:
+        return
+    try:
+        from optuna_dashboard import run_server
+    except ImportError:
+        raise CommandError(
+            f"{output} is written, but optuna-dashboard is not installed to open it: pip install "
+            "'attention-tuner[dashboard]'"
+        ) from None
+    print(f"http://{host}:{port} until Ctrl-C", flush=True)
+    run_server(storage, host=host, port=port)
+
+
+def _trials(problem: Problem, spaces: Path | None, db: str | None) -> list[Trial]:
+    """The comparable trials of `problem`, of a recorded space or of the user's database."""
+    from tuner.search.study import together
+
+    if spaces is not None:
+        from tuner.evaluate.space_file import read_space
+        from tuner.evaluate.t4 import SUFFIXES
+
+        if not spaces.is_dir():
+            raise CommandError(f"--spaces is '{spaces}', but must be a folder of recorded spaces")
+        files = [read_space(p) for p in sorted(spaces.iterdir()) if p.name.endswith(SUFFIXES)]
+        return together(
+            trial
+            for space in files
+            if space.header.problem == problem
+            for trial in space.trials.values()
+        )
+    from tuner.store.database import Store
+    from tuner.store.locations import user_database
+
+    with Store.read_only(user_database(db)) as store:
+        return together(store.trials(problem=problem))

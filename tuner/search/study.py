@@ -1,0 +1,98 @@
+"""Trials as an Optuna study of their own, for Optuna's plots, importances and dashboard.
+
+It is made anew from our trials each time and nothing reads it back: they are the only truth.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tuner.trial import Outcome, Trial
+
+if TYPE_CHECKING:
+    import optuna
+
+
+def together(trials: Iterable[Trial]) -> list[Trial]:
+    """Those trials of one problem that can be compared: of one target, origin and version of each
+    template. The largest such group, oldest first; of equals, the one measured last."""
+    groups: dict[tuple[str, ...], list[Trial]] = defaultdict(list)
+    for trial in trials:
+        target = trial.target
+        groups[target.hardware.key, target.triton, trial.origin, trial.template_version].append(
+            trial
+        )
+    if not groups:
+        return []
+    largest = max(groups.values(), key=lambda group: (len(group), group[-1].measured_at))
+    return sorted(largest, key=lambda trial: trial.measured_at)
+
+
+def study_of(
+    trials: Sequence[Trial], name: str, storage: optuna.storages.BaseStorage | None = None
+) -> optuna.Study:
+    """A study whose value is TFLOP/s. What failed is a FAIL, with its outcome and reason.
+
+    Raises:
+        ValueError: there are no trials.
+        optuna.exceptions.DuplicatedStudyError: `storage` has a study of this name.
+    """
+    import optuna
+
+    if not trials:
+        raise ValueError("there are no trials to make a study of")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(direction="maximize", study_name=name, storage=storage)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        study.set_metric_names(["TFLOP/s"])
+    choices: dict[str, dict[Any, None]] = defaultdict(dict)
+    templates = {trial.candidate.template for trial in trials}
+    points = [_parameters(trial, len(templates) > 1) for trial in trials]
+    for point in points:
+        for parameter, value in point.items():
+            choices[parameter][value] = None
+    distributions = {
+        parameter: optuna.distributions.CategoricalDistribution(sorted(values))
+        for parameter, values in choices.items()
+    }
+    for trial, point in zip(trials, points):
+        right = trial.outcome in (Outcome.OK, Outcome.PRUNED) and trial.measurement is not None
+        state = optuna.trial.TrialState.COMPLETE if right else optuna.trial.TrialState.FAIL
+        study.add_trial(
+            optuna.trial.create_trial(
+                state=state,
+                value=trial.measurement.tflops if right and trial.measurement else None,
+                params=point,
+                distributions={parameter: distributions[parameter] for parameter in point},
+                user_attrs={"outcome": trial.outcome.value, "reason": trial.reason},
+            )
+        )
+    return study
+
+
+def _parameters(trial: Trial, prefixed: bool) -> dict[str, Any]:
+    candidate = trial.candidate
+    if not prefixed:
+        return dict(candidate.config)
+    mine = {f"{candidate.template}.{name}": value for name, value in candidate.config.items()}
+    return {"template": candidate.template, **mine}
+
+
+def importances(study: optuna.Study) -> dict[str, float]:
+    """How much each parameter decides whether a config is among the fastest tenth, largest first,
+    1 in all: PED-ANOVA (Watanabe et al., 2023), which needs no scikit-learn. Empty where fewer than
+    two configs succeeded."""
+    import optuna
+
+    done = [t for t in study.get_trials(deepcopy=False) if t.value is not None]
+    if len(done) < 2:
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return optuna.importance.get_param_importances(
+            study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
+        )
