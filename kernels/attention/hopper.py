@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING
 
-from kernels.attention import compiler
+from kernels.attention import compiler, launching
 from kernels.attention.capability import limits
 from kernels.attention.compiler import Argument
 from kernels.attention.config import Config
+from kernels.attention.launching import DirectLaunch, strides_of
 from kernels.attention.problem import DTYPES, HEADDIMS, Problem, Specialization
-from kernels.attention.template import Binary, Space, Template
+from kernels.attention.template import Binary, Launch, Space, Template
 from kernels.attention.version import version_hash
 
 if TYPE_CHECKING:
@@ -45,23 +45,7 @@ _SCRATCH, _BARRIERS = 2048, 512
 # What a tile costs beside its blocks, as a share of the cost of one tile's worth of them.
 _OVERHEAD = 0.6
 
-_PLANS_KEPT = 1024  # per loaded kernel; each belongs to one set of shapes, strides and addresses
 _CONSTEXPRS = 12  # of hopper_kernel.attention_forward
-
-
-class _Loaded:
-    """A binary on one device, with the launches it has planned."""
-
-    __slots__ = ("kernel", "plans")
-
-    def __init__(self, kernel: compiler.Loaded) -> None:
-        self.kernel = kernel
-        # A plan is (programs, arguments before out, arguments after lse).
-        self.plans: dict[Any, tuple[int, tuple[Any, ...], tuple[Any, ...]]] = {}
-
-
-# CompiledKernel -> device index -> loaded.
-_loaded: WeakKeyDictionary[Any, dict[int, _Loaded]] = WeakKeyDictionary()
 
 
 class HopperTemplate(Template):
@@ -140,62 +124,23 @@ class HopperTemplate(Template):
         source = compiler.source(attention_forward, _arguments(specialization, config), gluon=True)
         # The warps of the first consumer; Triton adds those of the others.
         kernel = compiler.compile_kernel(source, capability, {"num_warps": 4})
-        return Binary(compiler.resources(kernel), kernel, config, specialization)
+        return Binary(kernel, config, specialization, compiler.resources)
 
-    def launch(
+    def prepare(
         self,
         binary: Binary,
         q: Tensor,
         k: Tensor,
         v: Tensor,
         out: Tensor,
-        lse: Tensor | None,
         sm_scale: float,
         causal_offset: int = 0,
-    ) -> None:
-        """As Template.launch. Enqueues one kernel and never synchronises; the caller has made q's
-        device current.
-
-        A negative sm_scale costs a negated copy of q. Keys that causality hides from every row are
-        not read at all.
-
-        Args:
-            q, k, v, out: each aligned (see layout.py); views are fine, also a stride of 0.
-            lse: contiguous.
-        """
-        device = q.device.index
-        kernels = _loaded.get(binary.kernel)
-        if kernels is None:
-            kernels = _loaded.setdefault(binary.kernel, {})
-        loaded = kernels.get(device)
-        if loaded is None:
-            loaded = kernels[device] = _Loaded(compiler.Loaded(binary.kernel))
-
-        if sm_scale < 0:
-            q, sm_scale = q.neg(), -sm_scale
-        key = (
-            q.data_ptr(), k.data_ptr(), v.data_ptr(), q.shape, k.shape,
-            q.stride(), k.stride(), v.stride(), out.stride(), sm_scale, causal_offset,
-        )  # fmt: skip
-        plan = loaded.plans.get(key)
-        if plan is None:
-            if len(loaded.plans) >= _PLANS_KEPT:
-                loaded.plans.clear()
-            plan = _plan(loaded.kernel, binary, q, k, v, out, sm_scale, causal_offset)
-            loaded.plans[key] = plan
-        programs, before, after = plan
-        if programs == 0:
-            out.zero_()
-            if lse is not None:
-                lse.fill_(-math.inf)
-            return
-        from torch._C import _cuda_getCurrentRawStream
-
-        results = (out.data_ptr(), None if lse is None else lse.data_ptr())
-        loaded.kernel(programs, _cuda_getCurrentRawStream(device), before + results + after)
+    ) -> Launch | None:
+        """As Template.prepare. Keys that causality hides from every row are not read at all."""
+        return launching.prepare(_work_out, binary, q, k, v, out, sm_scale, causal_offset)
 
 
-def _plan(
+def _work_out(
     kernel: compiler.Loaded,
     binary: Binary,
     q: Tensor,
@@ -204,11 +149,7 @@ def _plan(
     out: Tensor,
     sm_scale: float,
     causal_offset: int,
-) -> tuple[int, tuple[Any, ...], tuple[Any, ...]]:
-    """The programs and arguments of a launch, but for the addresses of out and lse.
-
-    No programs where no row sees a key.
-    """
+) -> DirectLaunch | None:
     causal = binary.specialization.causal
     batch, heads, seqlen_q, headdim = q.shape
     _, heads_kv, seqlen_k, _ = k.shape
@@ -217,14 +158,9 @@ def _plan(
         causal_offset = min(causal_offset, seqlen_k)
         seqlen_k = min(seqlen_k, seqlen_q + causal_offset)
     if batch * heads * seqlen_q == 0 or seqlen_k <= 0:
-        return 0, (), ()
+        return None
     keys = (batch, heads_kv, seqlen_k, headdim)
     shapes = ((batch, heads, seqlen_q, headdim), keys, keys)
-    sources = tuple(
-        value
-        for index, (tensor, shape) in enumerate(zip((q, k, v), shapes))
-        for value in kernel.descriptor(index, tensor.data_ptr(), shape, _strides(tensor))
-    )
     scale = max(sm_scale * _LOG2_E, _MIN_SCALE) if sm_scale == sm_scale else sm_scale
     coarse = math.ldexp(1.0, math.frexp(scale)[1]) if math.isfinite(scale) else scale
     limit = min(_GIANT / scale, _MAX_FP32)
@@ -233,12 +169,13 @@ def _plan(
         tiles, batch * heads, _multiprocessors(q.device.index), causal
     )
     after = (
-        *_strides(out)[:3],
+        *strides_of(out)[:3],
         heads, heads // heads_kv, batch * heads, seqlen_q, seqlen_k, causal_offset if causal else 0,
         programs, head_pairs, together, scale, coarse, limit, _STALE / scale,
         *(None,) * _CONSTEXPRS,
     )  # fmt: skip
-    return programs, sources, after
+    strides = tuple(strides_of(tensor) for tensor in (q, k, v))
+    return DirectLaunch(kernel, programs, after, shapes, strides)
 
 
 @cache
@@ -298,18 +235,6 @@ def _makespan(tiles: int, head_pairs: int, single_heads: int, programs: int) -> 
                 time += tiles - (item - units) // single_heads + _OVERHEAD
         most = max(most, time)
     return most + units // programs * (tiles + 1 + 2 * _OVERHEAD)
-
-
-def _strides(tensor: Tensor) -> tuple[int, int, int, int]:
-    """The strides, with a valid one where a dimension of size 1 may have any."""
-    batch, heads, rows, headdim = tensor.shape
-    batch_stride, head_stride, row_stride, _ = tensor.stride()
-    return (
-        batch_stride if batch > 1 else headdim,
-        head_stride if heads > 1 else headdim,
-        row_stride if rows > 1 else headdim,
-        1,
-    )
 
 
 def _arguments(specialization: Specialization, config: Config) -> list[Argument]:

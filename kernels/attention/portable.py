@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING
 
-from kernels.attention import compiler
+from kernels.attention import compiler, launching
 from kernels.attention.capability import limits, supported
 from kernels.attention.compiler import Argument
 from kernels.attention.config import Config, Value
+from kernels.attention.launching import DirectLaunch, strides_of
 from kernels.attention.problem import DTYPES, HEADDIMS, Problem, Specialization
 from kernels.attention.template import Binary, Launch, Resources, Space, Template
 from kernels.attention.version import version_hash
@@ -29,7 +28,6 @@ _ALIGNMENT = 8  # elements of 2 bytes in 16 bytes
 _OTHER_REGISTERS = 40  # of a thread, besides acc and s: p, the statistics of rows, addresses
 _MIN_SCALE = 2.0**-126  # stands for 0, whose product with a masked score of −∞ would be NaN
 
-_KEPT = 1024  # launches per loaded binary, and sets of addresses per launch
 _CONSTEXPRS = 11  # of portable_kernel.attention_forward
 
 # The default tiles: BLOCK_M, BLOCK_N, num_warps, num_stages, maxnreg, diagonal_first. Those for
@@ -59,61 +57,6 @@ _TILES = {
         256: (64, 32, 4, 1, 0, False),
     },
 }
-
-
-class _Loaded:
-    """A binary on one device, with the launches prepared for it."""
-
-    __slots__ = ("kernel", "launches")
-
-    def __init__(self, kernel: compiler.Loaded) -> None:
-        self.kernel = kernel
-        self.launches: dict[Any, _Launch | None] = {}  # by shapes, strides, scale and offset
-
-
-# CompiledKernel -> device index -> loaded.
-_loaded: WeakKeyDictionary[Any, dict[int, _Loaded]] = WeakKeyDictionary()
-
-
-class _Launch:
-    """See template.Launch. Keeps what depends on addresses for the addresses met before."""
-
-    __slots__ = ("_after", "_before", "_blocks", "_kernel", "_shapes", "_strides")
-
-    def __init__(
-        self,
-        kernel: compiler.Loaded,
-        blocks: int,
-        after: tuple[Any, ...],
-        shapes: tuple[tuple[int, ...], ...],
-        strides: tuple[tuple[int, ...], ...],
-    ) -> None:
-        """
-        Args:
-            after: the kernel's arguments after lse.
-            shapes, strides: of q, k and v, if they are read through descriptors; else empty.
-        """
-        self._kernel = kernel
-        self._blocks = blocks
-        self._after = after
-        self._shapes = shapes
-        self._strides = strides
-        # The kernel's arguments before out, by the addresses of q, k and v.
-        self._before: dict[tuple[int, int, int], tuple[Any, ...]] = {}
-
-    def __call__(self, q: int, k: int, v: int, out: int, lse: int | None, stream: int) -> None:
-        before: tuple[Any, ...] = (q, k, v)
-        if self._shapes:
-            before = self._before.get((q, k, v)) or self._describe((q, k, v))
-        self._kernel(self._blocks, stream, (*before, out, lse, *self._after))
-
-    def _describe(self, addresses: tuple[int, int, int]) -> tuple[Any, ...]:
-        if len(self._before) >= _KEPT:
-            self._before.clear()
-        of_each = zip(range(3), addresses, self._shapes, self._strides)
-        before = tuple(chain.from_iterable(self._kernel.descriptor(*each) for each in of_each))
-        self._before[addresses] = before
-        return before
 
 
 class PortableTemplate(Template):
@@ -251,28 +194,10 @@ class PortableTemplate(Template):
         causal_offset: int = 0,
     ) -> Launch | None:
         """As Template.prepare. Keys that causality hides from every row are not read at all."""
-        device = q.device.index
-        kernels = _loaded.get(binary.kernel)
-        if kernels is None:
-            kernels = _loaded.setdefault(binary.kernel, {})
-        loaded = kernels.get(device)
-        if loaded is None:
-            loaded = kernels[device] = _Loaded(compiler.Loaded(binary.kernel))
-        key = (
-            q.shape, k.shape, q.stride(), k.stride(), v.stride(), out.stride(),
-            sm_scale, causal_offset,
-        )  # fmt: skip
-        try:
-            return loaded.launches[key]
-        except KeyError:
-            if len(loaded.launches) >= _KEPT:
-                loaded.launches.clear()
-            launch = _prepare(loaded.kernel, binary, q, k, v, out, sm_scale, causal_offset)
-            loaded.launches[key] = launch
-            return launch
+        return launching.prepare(_work_out, binary, q, k, v, out, sm_scale, causal_offset)
 
 
-def _prepare(
+def _work_out(
     kernel: compiler.Loaded,
     binary: Binary,
     q: Tensor,
@@ -281,7 +206,7 @@ def _prepare(
     out: Tensor,
     sm_scale: float,
     causal_offset: int,
-) -> _Launch | None:
+) -> DirectLaunch | None:
     config, causal = binary.config, binary.specialization.causal
     batch, heads, seqlen_q, headdim = q.shape
     _, heads_kv, seqlen_k, _ = k.shape
@@ -292,7 +217,7 @@ def _prepare(
     blocks = -(-seqlen_q // int(config["BLOCK_M"])) * batch * heads
     if blocks == 0 or seqlen_k <= 0:
         return None
-    strides = tuple(_strides(tensor) for tensor in (q, k, v, out))
+    strides = tuple(strides_of(tensor) for tensor in (q, k, v, out))
     scale = max(sm_scale * _LOG2_E, _MIN_SCALE) if sm_scale == sm_scale else sm_scale
     coarse = math.ldexp(1.0, math.frexp(scale)[1]) if math.isfinite(scale) else scale
     after = (
@@ -301,10 +226,10 @@ def _prepare(
         scale, coarse, *(None,) * _CONSTEXPRS,
     )  # fmt: skip
     if not config["tma"]:
-        return _Launch(kernel, blocks, after, (), ())
+        return DirectLaunch(kernel, blocks, after)
     keys = (batch, heads_kv, seqlen_k, headdim)
     shapes = ((batch, heads, seqlen_q, headdim), keys, keys)
-    return _Launch(kernel, blocks, after, shapes, strides[:3])
+    return DirectLaunch(kernel, blocks, after, shapes, strides[:3])
 
 
 def _registers(headdim: int, config: Config) -> int:
@@ -318,18 +243,6 @@ def _shared_memory(headdim: int, config: Config) -> int:
     stages = int(config["num_stages"])
     buffers = 2 * stages if stages > 1 else 1  # unpipelined, k and v take turns in one
     return 2 * headdim * (int(config["BLOCK_M"]) + buffers * int(config["BLOCK_N"]))
-
-
-def _strides(tensor: Tensor) -> tuple[int, int, int, int]:
-    """The strides, with a valid one where a dimension of size 1 may have any."""
-    batch, heads, rows, headdim = tensor.shape
-    batch_stride, head_stride, row_stride, _ = tensor.stride()
-    return (
-        batch_stride if batch > 1 else headdim,
-        head_stride if heads > 1 else headdim,
-        row_stride if rows > 1 else headdim,
-        1,
-    )
 
 
 def _arguments(specialization: Specialization, config: Config) -> list[Argument]:

@@ -8,7 +8,8 @@ from importlib import import_module
 from kernels.attention.template import Template
 
 # name -> module:class. Modules are imported when asked for, so that a template that needs a newer
-# Triton than the installed one costs nothing until it is used.
+# Triton than the installed one costs nothing until it is used. kernels.attention.hopper joins once
+# its numerics have passed on an H100.
 _TEMPLATES = {
     "portable": "kernels.attention.portable:PortableTemplate",
 }

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.attention import compiler, portable
+from kernels.attention import compiler, launching
 from kernels.attention.config import Config
 from kernels.attention.portable import PortableTemplate, _arguments
 from kernels.attention.problem import Problem, Specialization
@@ -154,7 +154,7 @@ def test_a_repeated_launch_is_planned_once_and_loaded_once(remembering, monkeypa
     assert len(remembering) == 1
     assert len(remembering[0].calls) == 3
     assert len(remembering[0].described) == 3
-    monkeypatch.setattr(portable, "_KEPT", 1)
+    monkeypatch.setattr(launching, "_KEPT", 1)
     for sm_scale in (0.1, 0.2, 0.1):
         TEMPLATE.launch(binary, *arguments, None, sm_scale)
     assert len(remembering[0].described) == 4 * 3

@@ -1,0 +1,127 @@
+"""What templates share in launching: binaries loaded per device, and launches worked out once.
+
+What depends on shapes, strides and scale alone is worked out once for each of them; what depends on
+addresses too, the tensor descriptors, once for each set of addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from kernels.attention import compiler
+from kernels.attention.template import Binary
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_KEPT = 1024  # launches per loaded binary, and sets of addresses per launch
+
+
+class DirectLaunch:
+    """See template.Launch: hands a kernel q, k and v (as addresses, or as descriptors), out, lse,
+    and the rest of its arguments."""
+
+    __slots__ = ("_after", "_before", "_blocks", "_kernel", "_shapes", "_strides")
+
+    def __init__(
+        self,
+        kernel: compiler.Loaded,
+        blocks: int,
+        after: tuple[Any, ...],
+        shapes: tuple[tuple[int, ...], ...] = (),
+        strides: tuple[tuple[int, ...], ...] = (),
+    ) -> None:
+        """
+        Args:
+            after: the kernel's arguments after lse.
+            shapes, strides: of q, k and v, if they are read through descriptors; else empty.
+        """
+        self._kernel = kernel
+        self._blocks = blocks
+        self._after = after
+        self._shapes = shapes
+        self._strides = strides
+        # The kernel's arguments before out, by the addresses of q, k and v.
+        self._before: dict[tuple[int, int, int], tuple[Any, ...]] = {}
+
+    def __call__(self, q: int, k: int, v: int, out: int, lse: int | None, stream: int) -> None:
+        before: tuple[Any, ...] = (q, k, v)
+        if self._shapes:
+            before = self._before.get((q, k, v)) or self._describe((q, k, v))
+        self._kernel(self._blocks, stream, (*before, out, lse, *self._after))
+
+    def _describe(self, addresses: tuple[int, int, int]) -> tuple[Any, ...]:
+        if len(self._before) >= _KEPT:
+            self._before.clear()
+        of_each = zip(range(3), addresses, self._shapes, self._strides)
+        before = tuple(chain.from_iterable(self._kernel.descriptor(*each) for each in of_each))
+        self._before[addresses] = before
+        return before
+
+
+Work = Callable[
+    [compiler.Loaded, Binary, "Tensor", "Tensor", "Tensor", "Tensor", float, int],
+    DirectLaunch | None,
+]
+
+
+class _Loaded:
+    """A binary on one device, with the launches prepared for it."""
+
+    __slots__ = ("kernel", "launches")
+
+    def __init__(self, kernel: compiler.Loaded) -> None:
+        self.kernel = kernel
+        self.launches: dict[Any, DirectLaunch | None] = {}  # by shapes, strides, scale and offset
+
+
+# CompiledKernel -> device index -> loaded.
+_loaded: WeakKeyDictionary[Any, dict[int, _Loaded]] = WeakKeyDictionary()
+
+
+def prepare(
+    work_out: Work,
+    binary: Binary,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    sm_scale: float,
+    causal_offset: int,
+) -> DirectLaunch | None:
+    """As Template.prepare; what is not known yet is asked of `work_out`, with the binary as it is
+    loaded on q's device before the other arguments."""
+    device = q.device.index
+    kernels = _loaded.get(binary.kernel)
+    if kernels is None:
+        kernels = _loaded.setdefault(binary.kernel, {})
+    loaded = kernels.get(device)
+    if loaded is None:
+        loaded = kernels[device] = _Loaded(compiler.Loaded(binary.kernel))
+    key = (
+        q.shape, k.shape, q.stride(), k.stride(), v.stride(), out.stride(),
+        sm_scale, causal_offset,
+    )  # fmt: skip
+    try:
+        return loaded.launches[key]
+    except KeyError:
+        if len(loaded.launches) >= _KEPT:
+            loaded.launches.clear()
+        launch = work_out(loaded.kernel, binary, q, k, v, out, sm_scale, causal_offset)
+        loaded.launches[key] = launch
+        return launch
+
+
+def strides_of(tensor: Tensor) -> tuple[int, int, int, int]:
+    """The strides of a 4-d tensor, with a valid one where a dimension of size 1 may have any."""
+    batch, heads, rows, headdim = tensor.shape
+    batch_stride, head_stride, row_stride, _ = tensor.stride()
+    return (
+        batch_stride if batch > 1 else headdim,
+        head_stride if heads > 1 else headdim,
+        row_stride if rows > 1 else headdim,
+        1,
+    )
