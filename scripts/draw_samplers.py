@@ -34,7 +34,7 @@ def draw(results: list[dict[str, Any]], path: Path) -> None:
     from matplotlib import pyplot
 
     groups: dict[tuple[str, str], list[list[float]]] = {}
-    for result in results:
+    for result in (result for result in results if result["batch"] == 1):
         groups.setdefault((result["sampler"], result["start"]), []).append(result["curve"])
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     for (sampler, start), curves in groups.items():

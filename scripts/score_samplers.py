@@ -148,14 +148,23 @@ def main() -> None:
             **{name: version(name) for name in ("optuna", "numpy", "scipy")},
         },
         "seconds": round(time.monotonic() - began),
+        "seeds": arguments.seeds,
         "spaces": {name: summary(case) for name, case in known.items()},
         "results": [asdict(result) for result in results],
     }
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     with_suffix(arguments.output, ".json").write_text(compact(report))
-    text = markdown(results)
+    text = f"{heading(report)}\n\n{markdown(results)}"
     with_suffix(arguments.output, ".md").write_text(text)
     print(text)
+
+
+def heading(report: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {number}" for name, number in report["versions"].items())
+    return (
+        f"By scripts/score_samplers.py on {report['date'][:10]} ({versions}): "
+        f"{len(report['spaces'])} recorded spaces, {report['seeds']} seeds."
+    )
 
 
 def with_suffix(path: Path, suffix: str) -> Path:

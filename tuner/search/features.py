@@ -55,10 +55,24 @@ def _encoded(values: Sequence[Value | None]) -> list[Array]:
         return [_column([None if v is None else (v == w) / math.sqrt(2) for v in values])
                 for w in words]  # fmt: skip
     if numbers[0] > 0 and numbers[-1] / numbers[0] >= _WIDE:
-        return [_column([None if v is None else math.log2(float(v)) for v in values], True)]
+        columns = [_column([None if v is None else math.log2(float(v)) for v in values], True)]
+        if len(numbers) > _WIDE and any(map(_odd_part, numbers)):
+            # Sizes such as 96, 104, 112: what divides them decides more than their order.
+            columns.append(_column([None if v is None else _twos(v) for v in values], True))
+        return columns
     # By rank: 0 often stands for "no limit", and then its distance means nothing.
     rank = {number: float(index) for index, number in enumerate(numbers)}
     return [_column([None if v is None else rank[v] for v in values], True)]  # type: ignore[index]
+
+
+def _odd_part(number: float) -> bool:
+    """Whether a positive number is no power of two."""
+    return not float(math.log2(number)).is_integer()
+
+
+def _twos(number: Value) -> float:
+    """How often 2 divides a whole number, up to 5 times."""
+    return float(next((n for n in range(5) if int(number) % 2 ** (n + 1)), 5))
 
 
 def _column(values: Sequence[float | None], unit: bool = False) -> Array:

@@ -19,6 +19,12 @@ def test_numbers_are_ordered_and_wide_ones_logarithmic() -> None:
     assert found[:3, 1].tolist() == [0.0, 0.5, 1.0]
 
 
+def test_sizes_between_powers_of_two_also_tell_what_divides_them() -> None:
+    found = parameter_features([{"x": x} for x in (16, 48, 32, 96, 72, 64)])
+    assert found[:, 1].tolist() == pytest.approx([0.5, 0.5, 1.0, 1.0, 0.0, 1.0])
+    assert parameter_features([{"x": x} for x in (16, 32, 64, 128, 256)]).shape == (5, 1)
+
+
 def test_words_are_as_far_apart_as_the_ends_of_a_range() -> None:
     found = parameter_features([{"layout": word} for word in ("a", "b", "c")])
     distances = [np.linalg.norm(found[i] - found[j]) for i, j in ((0, 1), (0, 2), (1, 2))]
