@@ -1,18 +1,22 @@
-"""Draw what score_samplers.py wrote: how near the optimum each sampler is after each evaluation.
+"""Show what score_samplers.py wrote: a table, and how near the optimum each sampler is over time.
 
-    python scripts/draw_samplers.py docs/samplers.json docs/samplers.svg
+    python scripts/draw_samplers.py docs/samplers.json
 
-Needs matplotlib.
+Writes docs/samplers.md and docs/samplers.svg beside it. Needs matplotlib.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
+Row = dict[str, Any]
+
+BUDGETS = (20, 40, 60)
 STYLES = {"cold": ":", "default": "-", "neighbours": "--"}
 COLOURS = {"surrogate": "#76b900", "tpe": "#1f77b4", "gp": "#9467bd", "random": "#7f7f7f"}
 
@@ -20,12 +24,74 @@ COLOURS = {"surrogate": "#76b900", "tpe": "#1f77b4", "gp": "#9467bd", "random": 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("scores", type=Path)
-    parser.add_argument("picture", type=Path)
-    arguments = parser.parse_args()
-    draw(json.loads(arguments.scores.read_text())["results"], arguments.picture)
+    path = parser.parse_args().scores
+    report = json.loads(path.read_text())
+    path.with_suffix(".md").write_text(f"{heading(report)}\n\n{markdown(report['results'])}")
+    draw(report["results"], path.with_suffix(".svg"))
 
 
-def draw(results: list[dict[str, Any]], path: Path) -> None:
+def heading(report: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {number}" for name, number in report["versions"].items())
+    return (
+        f"By scripts/score_samplers.py on {report['date'][:10]} ({versions}): "
+        f"{len(report['spaces'])} recorded spaces, {report['seeds']} seeds."
+    )
+
+
+def markdown(results: Sequence[Row]) -> str:
+    """One table over all spaces, then one per sampler and start."""
+    groups: dict[tuple[str, str, int], list[Row]] = {}
+    for result in results:
+        groups.setdefault((result["sampler"], result["start"], result["batch"]), []).append(result)
+    lines = [
+        "Evaluations to within a fraction of the best: the median over seeds, then over spaces "
+        "(in brackets the worst space); share of the optimum and score: mean over spaces.",
+        "",
+        "| sampler | start | to 5 % | to 2 % | share at 20 | at 40 | at 60 | score | of the mean "
+        "| repeats | ms a proposal |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for (sampler, start, batch), rows in sorted(groups.items()):
+        cells = [titled(sampler, batch), start]
+        cells += [middle([row[f"to_{n}_percent"] for row in rows]) for n in (5, 2)]
+        cells += [f"{fmean(row['share'][str(n)] for row in rows):.3f}" for n in BUDGETS]
+        cells += [f"{fmean(row[name] for row in rows):.2f}" for name in ("score", "score_of_mean")]
+        cells.append(str(sum(row["repeats"] for row in rows)))
+        cells.append(f"{fmean(row['ms_per_proposal'] for row in rows):.1f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "Each space: evaluations to 5 % / to 2 % (score).", ""]
+    heads = [f"{titled(sampler, batch)}, {start}" for sampler, start, batch in sorted(groups)]
+    lines += [f"| space | {' | '.join(heads)} |", f"| --- |{' --- |' * len(heads)}"]
+    for space in dict.fromkeys(result["space"] for result in results):
+        found = [
+            next((row for row in rows if row["space"] == space), None)
+            for _, rows in sorted(groups.items())
+        ]
+        lines.append(f"| {space} | {' | '.join(map(of_space, found))} |")
+    return "\n".join(lines) + "\n"
+
+
+def of_space(row: Row | None) -> str:
+    if row is None:
+        return ""
+    reached = " / ".join(number(row[f"to_{n}_percent"]) for n in (5, 2))
+    return f"{reached} ({row['score']:.2f})"
+
+
+def titled(sampler: str, batch: int) -> str:
+    return sampler if batch == 1 else f"{sampler}, batches of {batch}"
+
+
+def middle(counts: Sequence[float | None]) -> str:
+    known = [float("inf") if count is None else count for count in counts]
+    return f"{number(median(known))} ({number(max(known))})"
+
+
+def number(count: float | None) -> str:
+    return "–" if count is None or count == float("inf") else f"{count:g}"
+
+
+def draw(results: Sequence[Row], path: Path) -> None:
     """A curve per sampler and start, the mean over all spaces."""
     import matplotlib
 

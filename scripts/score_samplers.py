@@ -1,14 +1,14 @@
 """Score samplers by replay of spaces that were recorded whole.
 
-    python scripts/score_samplers.py --output docs/samplers
-    python scripts/score_samplers.py --spaces ../shared/spaces --output docs/samplers-published
+    python scripts/score_samplers.py --output docs/samplers.json
+    python scripts/score_samplers.py --spaces ../shared/spaces --output docs/samplers-published.json
 
 Every sampler goes through the very proposals of `tuner search`, with many seeds, and is told the
 recorded medians. It starts cold, from the template's default, or from that, the winners of
 neighbouring problems and what the surrogate learned in 60 trials of the nearest seqlen.
 
-Writes OUTPUT.json, which draw_samplers.py draws, and OUTPUT.md. A run ends when it has found the
-optimum: the rest of its curve is known.
+draw_samplers.py draws and tabulates what is written. A run ends when it has found the optimum: the
+rest of its curve is known.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
@@ -27,7 +27,7 @@ from importlib.metadata import version
 from math import log2
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -116,8 +116,8 @@ def main() -> None:
     parser.add_argument("--evaluations", type=int, default=100, help="most of a run")
     parser.add_argument("--batch", type=int, default=1, help="proposals under way at once")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--add", action="store_true", help="to what OUTPUT.json holds already")
-    parser.add_argument("--output", type=Path, required=True, help="without a suffix")
+    parser.add_argument("--add", action="store_true", help="to what OUTPUT holds already")
+    parser.add_argument("--output", type=Path, required=True, help="a JSON file")
     arguments = parser.parse_args()
     folders = tuple(map(str, arguments.spaces or sorted(p for p in OURS.iterdir() if p.is_dir())))
     known = cases(folders)
@@ -137,7 +137,7 @@ def main() -> None:
     with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
         results = list(pool.map(run, tasks))
     if arguments.add:
-        earlier = json.loads(with_suffix(arguments.output, ".json").read_text())["results"]
+        earlier = json.loads(arguments.output.read_text())["results"]
         new = {(r.space, r.sampler, r.start, r.batch) for r in results}
         results += [r for r in map(result_from, earlier)
                     if (r.space, r.sampler, r.start, r.batch) not in new]  # fmt: skip
@@ -153,22 +153,7 @@ def main() -> None:
         "results": [asdict(result) for result in results],
     }
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    with_suffix(arguments.output, ".json").write_text(compact(report))
-    text = f"{heading(report)}\n\n{markdown(results)}"
-    with_suffix(arguments.output, ".md").write_text(text)
-    print(text)
-
-
-def heading(report: dict[str, Any]) -> str:
-    versions = ", ".join(f"{name} {number}" for name, number in report["versions"].items())
-    return (
-        f"By scripts/score_samplers.py on {report['date'][:10]} ({versions}): "
-        f"{len(report['spaces'])} recorded spaces, {report['seeds']} seeds."
-    )
-
-
-def with_suffix(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)
+    arguments.output.write_text(compact(report))
 
 
 @cache
@@ -353,56 +338,6 @@ def replayed(
 
 def padded(runs: Runs, length: int) -> Any:
     return runs.curves[:, np.minimum(np.arange(length), runs.curves.shape[1] - 1)]
-
-
-def markdown(results: Sequence[Result]) -> str:
-    """One table over all spaces, then one per sampler and start."""
-    groups: dict[tuple[str, str, int], list[Result]] = {}
-    for result in results:
-        groups.setdefault((result.sampler, result.start, result.batch), []).append(result)
-    lines = [
-        "Evaluations to within a fraction of the best: the median over seeds, then over spaces "
-        "(in brackets the worst space); share of the optimum and score: mean over spaces.",
-        "",
-        "| sampler | start | to 5 % | to 2 % | share at 20 | at 40 | at 60 | score | of the mean "
-        "| repeats | ms a proposal |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for (sampler, start, batch), rows in sorted(groups.items()):
-        lines.append(
-            f"| {titled(sampler, batch)} | {start} | {middle([r.to_5_percent for r in rows])} "
-            f"| {middle([r.to_2_percent for r in rows])} | "
-            + " | ".join(f"{fmean(r.share[n] for r in rows):.3f}" for n in BUDGETS)
-            + f" | {fmean(r.score for r in rows):.2f} | {fmean(r.score_of_mean for r in rows):.2f}"
-            f" | {sum(r.repeats for r in rows)} | {fmean(r.ms_per_proposal for r in rows):.1f} |"
-        )
-    lines += ["", "Each space: evaluations to 5 % / to 2 % (score).", ""]
-    heads = [f"{titled(sampler, batch)}, {start}" for sampler, start, batch in sorted(groups)]
-    lines += [f"| space | {' | '.join(heads)} |", f"| --- |{' --- |' * len(heads)}"]
-    for space in dict.fromkeys(result.space for result in results):
-        cells = []
-        for _, rows in sorted(groups.items()):
-            found = next((r for r in rows if r.space == space), None)
-            cells.append(
-                "" if found is None
-                else f"{number(found.to_5_percent)} / {number(found.to_2_percent)} "
-                     f"({found.score:.2f})"
-            )  # fmt: skip
-        lines.append(f"| {space} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def titled(sampler: str, batch: int) -> str:
-    return sampler if batch == 1 else f"{sampler}, batches of {batch}"
-
-
-def middle(counts: Sequence[float | None]) -> str:
-    known = [float("inf") if count is None else count for count in counts]
-    return f"{number(median(known))} ({number(max(known))})"
-
-
-def number(count: float | None) -> str:
-    return "–" if count is None or np.isinf(count) else f"{count:g}"
 
 
 def compact(report: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ WORDS = {"device", "cuda_driver", "record", "target", "trial", "version"}
 MAY = {
     "evaluate": WORDS,
     "store": WORDS,
-    "search": WORDS | {"evaluate", "store"},
+    "search": WORDS | {"evaluate", "occupancy", "store"},
     "recording": WORDS | {"evaluate", "search", "store"},
     "resolve": WORDS,
     "snapshot": WORDS | {"resolve", "store"},
