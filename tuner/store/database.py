@@ -296,11 +296,13 @@ class Store:
 
 def _parse(location: str | Path) -> Path | URL:
     """A path for SQLite, a URL for PostgreSQL."""
+    if location == "":  # as of a variable that is not set; Path would take it for the folder here
+        raise StoreError("the database is '', but must be a path or a URL")
     if isinstance(location, Path) or "://" not in location:
-        return Path(location).expanduser().absolute()
+        return _expanded(location)
     try:
         url = make_url(location)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # ValueError: the port is no number
         raise StoreError("the database's URL cannot be parsed") from None
     if url.get_backend_name() == "postgresql":
         return url
@@ -309,7 +311,14 @@ def _parse(location: str | Path) -> Path | URL:
         raise StoreError(f"{shown} is neither a path nor a URL of SQLite or PostgreSQL")
     if not url.database or url.database == ":memory:" or url.query:
         raise StoreError(f"{shown} names no file; write sqlite:///folder/file.db")
-    return Path(url.database).expanduser().absolute()
+    return _expanded(url.database)
+
+
+def _expanded(location: str | Path) -> Path:
+    try:
+        return Path(location).expanduser().absolute()
+    except RuntimeError:
+        raise StoreError(f"{location} begins with the home of a user that is not known") from None
 
 
 def _matching(

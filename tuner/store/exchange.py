@@ -110,8 +110,8 @@ def _checked(document: Any) -> list[Any]:
         raise DocumentError(f"version is {version!r:.60}, but must be {VERSION}")
     if version > VERSION:
         raise DocumentError(
-            f"version is {version}, but this version of attention-tuner reads up to {VERSION}; "
-            "upgrade it"
+            f"version is {version!s:.60}, but this version of attention-tuner reads up to "
+            f"{VERSION}; upgrade it"
         )
     for name in document:
         if name not in ("format", "version", "records"):

@@ -13,11 +13,19 @@ from tuner.store.errors import StoreError
 
 def write_atomically(path: str | Path, text: str) -> None:
     """Write `text` to `path` as UTF-8; whoever reads it meanwhile sees the old content or the new.
+    What is no file, such as /dev/stdout, is written to, not replaced.
 
     Raises:
         StoreError: it cannot be written; an old file is as it was.
     """
-    with replacing(Path(path)) as part:
+    path = Path(path)
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_text(text, encoding="utf-8", newline="\n")
+            return
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror or error}") from None
+    with replacing(path) as part:
         part.write_text(text, encoding="utf-8", newline="\n")
 
 

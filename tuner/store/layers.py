@@ -127,4 +127,7 @@ def _read(location: str | Path, strict: bool) -> list[Record]:
 
 
 def _never_made(location: str | Path) -> bool:
-    return "://" not in str(location) and not Path(location).expanduser().exists()
+    try:
+        return "://" not in str(location) and not Path(location).expanduser().exists()
+    except RuntimeError:  # the home of a user that is not known: whoever reads it says so
+        return False

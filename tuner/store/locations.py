@@ -24,8 +24,9 @@ def shipped_database() -> Path | None:
 def user_database(location: str | Path | None = None) -> str | Path:
     """The database to write to and to read first: `location` if given, else what the environment's
     TUNER_DB names (a path or a URL), else a file in the user's data directory."""
-    chosen = location or os.environ.get("TUNER_DB")
-    if chosen:
+    if location is not None:
+        return location
+    if chosen := os.environ.get("TUNER_DB"):
         return chosen
     from platformdirs import user_data_path
 

@@ -30,6 +30,8 @@ def check_file(path: Path) -> None:
             raise StoreError(f"{path} is a directory, but must be a file")
         if not path.exists():
             return
+        if not path.is_file():  # opening a pipe would wait for ever
+            raise StoreError(f"{path} is a device or a pipe, but must be a file")
         with path.open("rb") as file:
             start = file.read(len(_MAGIC))
     except OSError as error:

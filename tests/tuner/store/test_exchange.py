@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import sys
 from importlib import resources
@@ -194,3 +195,16 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(StoreError, match=r"folder[/\\]records\.json cannot be written"):
         write_atomically(tmp_path / "no folder" / "records.json", "new")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_what_is_no_file_is_written_to_and_stays(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_atomically(pipe, "new\n")
+        assert os.read(reader, 9) == b"new\n"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
