@@ -56,7 +56,7 @@ class ReplayExecutor(Executor):
         folder = folder or shipped_spaces()
         groups: dict[tuple[str, str], list[RecordedSpace]] = defaultdict(list)
         for path in sorted(folder.iterdir()):
-            if path.name.endswith(SUFFIXES) and not path.name.startswith("."):
+            if path.is_file() and path.name.endswith(SUFFIXES) and path.name[0] != ".":
                 space = read_space(path)
                 target = space.header.target
                 if hardware_key in (None, target.hardware.key):

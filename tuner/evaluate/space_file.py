@@ -72,7 +72,7 @@ class RecordedSpace:
     def _trial(self, result: Result) -> Trial:
         header, values = self.header, result.measurements
         resources = measurement = None
-        if "registers" in values:
+        if values.keys() >= {"registers", "spills", "shared_memory"}:
             resources = Resources(
                 int(values["registers"]), int(values["spills"]), int(values["shared_memory"])
             )
@@ -176,8 +176,10 @@ def read_space(path: Path) -> RecordedSpace:
     head = decompressed(path, _HEAD_BYTES, whole=False)
     text = head.decode(errors="replace")
     try:
-        at = text.index('"metadata":') + len('"metadata":')
-        metadata, _ = json.JSONDecoder().raw_decode(text[at:].lstrip())
+        _, there, rest = text.partition('"metadata":')
+        if not there:
+            raise ValueError('it lacks "metadata"')
+        metadata, _ = json.JSONDecoder().raw_decode(rest.lstrip())
         return RecordedSpace(path, _header(metadata))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         detail = f"{error} is missing" if isinstance(error, KeyError) else error
@@ -201,9 +203,15 @@ def _metadata(header: Header) -> dict[str, Any]:
 
 def _header(data: Mapping[str, Any]) -> Header:
     peers = {str(name): tuple(map(positive, ms)) for name, ms in data.get("peers", {}).items()}
+    if not all(peers.values()):
+        raise ValueError("a peer has no times")
+    target = wire.target_from_json(data["target"])
+    for name, value in vars(target.hardware).items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < (name == "sm_count"):
+            raise ValueError(f"{name} is {value!r}, but must be a whole number that hardware has")
     return Header(
         problem=wire.problem_from_json(data["problem"]),
-        target=wire.target_from_json(data["target"]),
+        target=target,
         template=str(data["template"]),
         template_version=str(data["template_version"]),
         recorded_at=str(data["recorded_at"]),

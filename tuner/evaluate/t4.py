@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -79,7 +80,9 @@ def read_results(path: Path) -> tuple[Result, ...]:
         document = json.loads(data)
         scale = _MILLISECONDS[str(document.get("metadata", {}).get("timeunit", "ms"))]
         return tuple(_parse(result, scale) for result in document["results"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (
+        ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError
+    ) as error:  # fmt: skip
         detail = f"{error} is missing or unknown" if isinstance(error, KeyError) else error
         raise SpaceError(f"{path} is no recorded space: {detail}") from None
 
@@ -109,7 +112,8 @@ def _parse(data: Mapping[str, Any], scale: float) -> Result:
     values = {
         str(entry["name"]): float(entry["value"])
         for entry in data.get("measurements", ())
-        if isinstance(entry["value"], (int, float))  # a failure's "time" is the name of an error
+        # A failure's "time" is the name of an error.
+        if isinstance(entry["value"], (int, float)) and math.isfinite(entry["value"])
     }
     if "time" in values:
         values["time"] *= scale

@@ -162,6 +162,19 @@ def test_the_communitys_files_are_read(tmp_path: Path) -> None:
         read_space(path)
 
 
+def test_figures_that_are_none_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "odd.json"
+    write_space(path, [trial(0)])
+    document = json.loads(content(path))
+    for figure in document["results"][0]["measurements"]:
+        if figure["name"] in ("registers", "max_diff"):
+            figure["value"] = float("inf")
+    path.write_text(json.dumps(document))
+    (read,) = read_space(path).trials.values()
+    assert read.resources is None
+    assert read.measurement is not None
+
+
 GOOD_RESULT = {
     "configuration": {"a": 1},
     "invalidity": "correct",
@@ -187,6 +200,9 @@ GOOD_RESULT = {
         json.dumps({"results": [{**GOOD_RESULT, "times": {"runtimes": []}}]}),
         json.dumps({"results": [{**GOOD_RESULT, "times": {"runtimes": [float("nan")]}}]}),
         json.dumps({"results": [{**GOOD_RESULT, "configuration": [1]}]}),
+        json.dumps(
+            {"results": [{**GOOD_RESULT, "measurements": [{"name": "x", "value": 10**400}]}]}
+        ),
         "[" * 100_000,
     ],
 )
@@ -208,7 +224,10 @@ def test_malformed_files_are_one_sentence(tmp_path: Path, text: str) -> None:
         {"problem": {**vars(PROBLEM), "extra": 1}},
         {"target": {}},
         {"target": 3},
+        {"target": {**vars(TARGET), "hardware": {**vars(TARGET.hardware), "sm_count": -1}}},
+        {"target": {**vars(TARGET), "hardware": {**vars(TARGET.hardware), "capability": "90"}}},
         {"peers": {"cudnn": ["fast"]}},
+        {"peers": {"cudnn": []}},
     ],
 )
 def test_malformed_metadata_are_one_sentence(tmp_path: Path, change: dict[str, object]) -> None:
