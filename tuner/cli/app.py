@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -32,6 +33,7 @@ class Commands(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
+        _mend_streams()
         words = list(sys.argv[1:] if args is None else args)
         debug = "--debug" in words  # wherever it stands
         words = [word for word in words if word != "--debug"]
@@ -55,6 +57,16 @@ class Commands(TyperGroup):
         if standalone_mode:
             sys.exit(status if isinstance(status, int) else 0)
         return status
+
+
+def _mend_streams() -> None:
+    """Let nothing fail for a stream that is closed or cannot spell a character such as ×."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 – stays
+        elif stream.errors == "strict" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
 
 
 app = typer.Typer(

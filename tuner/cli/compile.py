@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tuner.cli import options
-from tuner.cli.failure import CommandError
+from tuner.cli.failure import CommandError, warn
 from tuner.cli.options import Causal, Dtype, Hdim, Jobs, Json, Template
 
 if TYPE_CHECKING:
@@ -66,14 +66,19 @@ def compile_space(
     farm = CompileFarm(jobs, spill_limit=None)
     try:
         pending = []
+        refusals: dict[str, None] = {}  # each once
         for specialization in specializations:
             candidates = enumerate_candidates(specialization, sm, templates)
-            for refusal in candidates.refusals:
-                error_console().print(f"sm_{sm}: {refusal}", markup=False)
+            refusals.update(dict.fromkeys(candidates.refusals))
             pending += [
                 (specialization, farm.submit(candidate, specialization, sm))
                 for candidate in islice(candidates.feasible, limit)
             ]
+        if not pending:
+            why = "; ".join(refusals) or "nothing feasible"
+            raise CommandError(f"no template has a config for what was asked on sm_{sm} ({why})")
+        for refusal in refusals:
+            warn(f"sm_{sm}: {refusal}")
         rows: list[tuple[str, ...]] = [
             ("problem", "registers", "spills", "shared memory", "blocks/SM", "config")
         ]
@@ -96,9 +101,7 @@ def compile_space(
         for problem, *figures, config in rows:
             cells = [f"{cell:>{width}}" for cell, width in zip(figures, widths[1:])]
             print_line(out, "  ".join([f"{problem:<{widths[0]}}", *cells, config]))
-        out.print(", ".join(f"{n} {outcome}" for outcome, n in counts.most_common()) or "nothing")
-    if not counts:
-        raise CommandError(f"no template has a config for what was asked on sm_{sm}")
+        out.print(", ".join(f"{n} {outcome}" for outcome, n in counts.most_common()))
 
 
 def _form(specialization: Specialization, compiled: Compilation, sm: int) -> dict[str, Any]:

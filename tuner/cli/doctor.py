@@ -8,11 +8,13 @@ import typer
 
 from tuner.cli.options import Database, Json
 
-_MARKS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
+_COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 def doctor(db: Database = None, as_json: Json = False) -> None:
     """Check this machine: software, GPU, databases; exit code 1 if anything fails."""
+    from rich.text import Text
+
     from tuner.cli.jsonform import json_form
     from tuner.cli.tables import console, table
     from tuner.doctor import examine
@@ -24,7 +26,8 @@ def doctor(db: Database = None, as_json: Json = False) -> None:
         columns = ("", "check", "seen", "what to do")
         rows = table("", *columns, left=columns)
         for finding in findings:
-            rows.add_row(_MARKS[finding.verdict], finding.name, finding.seen, finding.remedy)
+            mark = Text(finding.verdict, _COLORS[finding.verdict])
+            rows.add_row(mark, finding.name, finding.seen, finding.remedy)
         console().print(rows)
     if any(finding.verdict == "fail" for finding in findings):
         raise typer.Exit(1)

@@ -13,21 +13,38 @@ import typer
 from kernels.attention.problem import DTYPES, GRID_SEQLENS, HEADDIMS, Problem
 from tuner.cli.failure import CommandError
 
+_MOST_DIGITS = 15  # more than any of these numbers needs, and a float holds each exactly
+
 
 def whole_number(value: str | int) -> int:
     """A number of at least 1, as Typer's parser of an option, which it also gives the default."""
-    text = str(value)
-    if not re.fullmatch(r"\s*[0-9]+\s*", text) or int(text) < 1:
-        raise typer.BadParameter(f"{text!r} is not a whole number of at least 1")
-    return int(text)
+    number = _number(str(value))
+    if number is None or number < 1:
+        raise typer.BadParameter(
+            f"{_shown(str(value))} is not a whole number of at least 1 and {_MOST_DIGITS} digits "
+            "at most"
+        )
+    return number
 
 
 def natural_number(value: str | int) -> int:
     """A number of at least 0, as Typer's parser of an option, which it also gives the default."""
-    text = str(value)
-    if not re.fullmatch(r"\s*[0-9]+\s*", text):
-        raise typer.BadParameter(f"{text!r} is not a whole number of at least 0")
-    return int(text)
+    number = _number(str(value))
+    if number is None:
+        raise typer.BadParameter(
+            f"{_shown(str(value))} is not a whole number of at least 0 and {_MOST_DIGITS} digits "
+            "at most"
+        )
+    return number
+
+
+def _number(text: str) -> int | None:
+    fits = re.fullmatch(rf"\s*[0-9]{{1,{_MOST_DIGITS}}}\s*", text)
+    return int(text) if fits else None
+
+
+def _shown(text: str) -> str:
+    return f"{text[:57]!r}…" if len(text) > 60 else repr(text)
 
 
 FLAG = ""  # the metavar of an option that takes no value: Typer would print <bool>
@@ -198,12 +215,14 @@ def whole_numbers(option: str, texts: Sequence[str] | None) -> tuple[int, ...] |
         return None
     numbers = []
     for text in ",".join(texts).split(","):
-        if not re.fullmatch(r"\s*[0-9]+\s*", text) or int(text) < 1:
+        number = _number(text)
+        if number is None or number < 1:
             raise CommandError(
-                f"{option} is {text!r}, but must be a whole number of at least 1 (several: repeat "
-                "the option, or separate them by commas)"
+                f"{option} is {_shown(text)}, but must be a whole number of at least 1 and "
+                f"{_MOST_DIGITS} digits at most (several: repeat the option, or separate them by "
+                "commas)"
             )
-        numbers.append(int(text))
+        numbers.append(number)
     return tuple(dict.fromkeys(numbers))
 
 
@@ -211,14 +230,16 @@ def seconds(option: str, text: str | None) -> float | None:
     """A span of time such as 90, 90s, 2m, 1h or 1m30s."""
     if text is None:
         return None
+    number = f"[0-9]{{1,{_MOST_DIGITS}}}"
     match = re.fullmatch(
-        r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", text.strip().lower().replace(" ", "")
+        rf"(?:({number})h)?(?:({number})m)?(?:({number}(?:\.{number})?)s?)?",
+        text.strip().lower().replace(" ", ""),
     )
     hours, minutes, rest = match.groups() if match else (None, None, None)
     total = 3600 * int(hours or 0) + 60 * int(minutes or 0) + float(rest or 0)
     if total <= 0:
         raise CommandError(
-            f"{option} is {text!r}, but must be a time above zero, such as 60s, 2m or 1h30m"
+            f"{option} is {_shown(text)}, but must be a time above zero, such as 60s, 2m or 1h30m"
         )
     return total
 
@@ -226,7 +247,7 @@ def seconds(option: str, text: str | None) -> float | None:
 def one_of(option: str, text: str, accepted: Sequence[str]) -> str:
     """`text`, if it is one of `accepted`."""
     if text not in accepted:
-        raise CommandError(f"{option} is {text!r}, but must be one of {', '.join(accepted)}")
+        raise CommandError(f"{option} is {_shown(text)}, but must be one of {', '.join(accepted)}")
     return text
 
 

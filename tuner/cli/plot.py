@@ -116,9 +116,13 @@ def dashboard(
         raise CommandError("there are no trials to export; `tuner search` makes some")
 
     import optuna
+    from sqlalchemy import URL
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    storage = optuna.storages.RDBStorage(f"sqlite:///{output}")
+    storage = optuna.storages.RDBStorage(
+        # Not pasted together: a question mark in the name would lead to another file.
+        URL.create("sqlite", database=str(output)).render_as_string()
+    )
     for problem, trials in found.items():
         study_of(trials, str(problem), storage)
         print(f"{len(trials)} trials of {problem} in {output}")

@@ -22,14 +22,15 @@ _DISPENSABLE = ("spread", "margin", "ms", "vs default", "from")
 
 
 def console() -> Console:
-    """Stdout, as wide as the terminal; wide where there is none."""
+    """Stdout, as wide as the terminal; wide where there is none. Nothing is taken for markup: the
+    texts of a record come from elsewhere."""
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _FILE_WIDTH
-    return Console(width=width, highlight=False)
+    return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 def error_console() -> Console:
     """Stderr, for progress and remarks beside the output."""
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def table(title: str, *columns: str, left: Sequence[str] = ()) -> Table:
@@ -86,8 +87,8 @@ def _records_table(title: str, records: Sequence[Record], dropped: Sequence[str]
 
 
 def print_line(out: Console, text: str) -> None:
-    """A line as it is: not wrapped, nothing in it taken for markup."""
-    out.print(text, markup=False, soft_wrap=True)
+    """A line as it is: not wrapped."""
+    out.print(text, soft_wrap=True)
 
 
 def ratio(theirs_ms: float | None, ours_ms: float) -> str:

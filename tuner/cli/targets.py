@@ -42,7 +42,7 @@ def _named(option: str, known: list[Target]) -> Target:
     for target in known:
         if wanted and (wanted == target.hardware.key or wanted in target.gpu_name.lower()):
             return target
-    if match := re.fullmatch(r"sm_?(\d{2,3})", wanted):
+    if match := re.fullmatch(r"sm_?([0-9]{2,3})", wanted):
         return Target(Hardware(int(match[1]), 0, 0, 0), f"any {option}", "none", "none", "none")
     keys = ", ".join(dict.fromkeys(target.hardware.key for target in known)) or "none so far"
     raise CommandError(

@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+
+from tests.tuner.store import samples
+from tuner.record import Rival
+from tuner.store.database import Store
 
 Run = Callable[..., Any]
 
@@ -90,6 +95,20 @@ def test_stale_lists_records_of_another_kernel(
     older = [e["record"]["problem"] for e in listed if "older portable kernel" in e["reason"]]
     assert {"causal": False, "seqlen": 512}.items() <= older[0].items()
     assert not any(problem["causal"] for problem in older)
+
+
+def test_nothing_in_a_record_is_markup(tuner: Run, tmp_path: Path) -> None:
+    target = replace(samples.TARGET, gpu_name="[/]GPU :bug:", triton="[/b]9")
+    peers = (Rival("[/x]peer", 1.4, 0.02),)
+    candidate = replace(samples.candidate(), template="[red]mine")
+    with Store.open(tmp_path / "my.db") as store:
+        store.add_record(samples.record(target=target, peers=peers, candidate=candidate))
+    said = tuner("show", "--db", tmp_path / "my.db")
+    assert said.status == 0
+    assert all(text in said.out for text in ("[/]GPU :bug:", "[/b]9", "[/x]peer", "[red]mine"))
+    said = tuner("stale", "--db", tmp_path / "my.db")
+    assert said.status == 0
+    assert "[red]mine" in said.out
 
 
 def test_stale_names_the_other_triton(

@@ -23,6 +23,13 @@ BAD = [
     (("search", "--hdim", "64,x"), ("--hdim", "'x'", "whole number")),
     (("search", "--hdim", "1.5"), ("--hdim", "'1.5'")),
     (("search", "--hdim", ""), ("--hdim", "''")),
+    (("search", "--hdim", "9" * 5000), ("--hdim", "'999", "15 digits")),
+    (("search", "--batch", "9" * 5000), ("--batch", "'999", "15 digits")),
+    (("search", "--seed", "9" * 5000), ("--seed", "'999", "15 digits")),
+    (("search", "--budget", "9" * 5000 + "h"), ("--budget", "'999", "60s")),
+    (("search", "--budget", "\u0663s"), ("--budget", "60s")),
+    (("lookup", "--hdim", "64", "--seqlen", "8", "--heads", "9" * 400), ("--heads", "15 digits")),
+    (("compile", "--hdim", "63"), ("sm_90", "headdim is 63")),
     (("search", "--seqlen", "0"), ("--seqlen", "'0'", "at least 1")),
     (("search", "--batch", "0"), ("--batch", "0", "at least 1")),
     (("search", "--batch", "many"), ("--batch", "'many'")),
@@ -174,3 +181,51 @@ def test_ctrl_c_says_what_is_kept(spaces: Path, tmp_path: Path) -> None:
 
 def test_main_is_the_entry_point() -> None:
     assert callable(application.main)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_no_database_and_no_space(tuner: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "spaces"
+    folder.mkdir()
+    for pipe in (tmp_path / "pipe.db", folder / "a.json"):
+        os.mkfifo(pipe)
+    said = tuner("show", "--db", tmp_path / "pipe.db")
+    assert said.status == 2
+    assert "pipe.db is a device or a pipe" in said.err
+    assert "holds no recorded space" in tuner("search", "--spaces", folder).err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="closes descriptors as a shell does")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
+def test_closed_streams(searched: Path, closed: str) -> None:
+    command = f'"$0" -m tuner show --db "$1" {closed}'
+    done = subprocess.run(
+        ["sh", "-c", command, sys.executable, searched], capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_terminal_that_knows_ascii_only(child: Run, searched: Path) -> None:
+    said = child("show", "--db", searched, environment={"PYTHONIOENCODING": "ascii"})
+    assert said.status == 0
+    assert "1.00?" in said.out
+
+
+@pytest.mark.parametrize(
+    ("location", "said"),
+    [
+        ("", "'', but must be a path or a URL"),
+        ("~nobody-of-this-name/x", "~nobody-of-this-name/x"),
+        ("postgresql://u:secret@host:port/x", "URL cannot be parsed"),
+    ],
+)
+@pytest.mark.parametrize("command", ["show", "import"])
+def test_a_location_that_names_no_database(
+    tuner: Run, tmp_path: Path, command: str, location: str, said: str
+) -> None:
+    document = tmp_path / "none.json"
+    document.write_text('{"format": "attention-tuner/records", "version": 1, "records": []}')
+    refused = tuner(command, *([document] if command == "import" else []), "--db", location)
+    assert refused.status == 2
+    assert said in refused.err
+    assert "secret" not in refused.err

@@ -84,3 +84,15 @@ def test_what_cannot_be_drawn_is_named(
     said = tuner(*arguments)
     assert said.status == 2
     assert all(word in said.err for word in words)
+
+
+def test_an_export_lands_in_the_file_that_was_named(
+    tuner: Callable[..., Said], searched: Path, tmp_path: Path
+) -> None:
+    mine = tmp_path / "data"
+    mine.write_bytes(b"")
+    file = tmp_path / "data?x=1"
+    options = ("--db", str(searched), "--output", str(file), "--export-only")
+    assert tuner("dashboard", *SHAPE, *options).status == 0
+    assert file.stat().st_size > 0
+    assert mine.stat().st_size == 0
