@@ -13,6 +13,8 @@ GRID_SEQLENS = (512, 1024, 2048, 4096, 8192, 16384)
 GRID_TOKENS = 16384
 GRID_HIDDEN = 2048
 
+_MOST = 2**53 - 1  # what every database and JSON reader holds exactly
+
 
 @dataclass(frozen=True, order=True)
 class Specialization:
@@ -44,6 +46,10 @@ class Problem:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} is {value!r}, but must be a whole number of at least 1")
+            if value > _MOST:
+                raise ValueError(
+                    f"{name} is a number of {value.bit_length()} bits, but may have 53"
+                )
         if not isinstance(self.causal, bool):
             raise ValueError(f"causal is {self.causal!r}, but must be true or false")
         if self.dtype not in DTYPES:
@@ -60,13 +66,19 @@ class Problem:
         heads: int | None = None,
     ) -> Problem:
         """The problem with batch and heads of the benchmark grid where they are not given."""
+        if batch is None:
+            fits = isinstance(seqlen, int) and seqlen >= 1
+            batch = max(1, GRID_TOKENS // seqlen) if fits else 1
+        if heads is None:
+            fits = isinstance(headdim, int) and headdim >= 1
+            heads = max(1, GRID_HIDDEN // headdim) if fits else 1
         return cls(
             headdim=headdim,
             seqlen=seqlen,
             causal=causal,
             dtype=dtype,
-            batch=max(1, GRID_TOKENS // seqlen) if batch is None and seqlen >= 1 else batch or 0,
-            heads=max(1, GRID_HIDDEN // headdim) if heads is None and headdim >= 1 else heads or 0,
+            batch=batch,
+            heads=heads,
         )
 
     @property
