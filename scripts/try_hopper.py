@@ -57,16 +57,21 @@ PEERS = ("portable", "cudnn", "fa3")
 Changes = dict[str, dict[str, Value]]
 COMMON: Changes = {
     "default": {}, "no-ping-pong": {"ping_pong": False}, "mbarrier": {"hardware_release": False},
+    "1-q": {"q_buffers": 1},
 }  # fmt: skip
 VARIANTS: dict[int, Changes] = {
     64: COMMON | {
         "defer": {"defer_rescale": True}, "2-stages": {"stages": 2},
         "mbarrier-4-stages": {"hardware_release": False, "stages": 4},
-        "4-stages-1-q": {"stages": 4, "q_buffers": 1}, "2-consumers": {"consumers": 2, "stages": 4},
+        "4-stages-1-q": {"stages": 4, "q_buffers": 1},
+        "2-consumers": {"consumers": 2, "stages": 4}, "n64": {"BLOCK_N": 64},
+        "2-consumers-defer": {"consumers": 2, "stages": 4, "defer_rescale": True},
+        "4-stages-1-q-defer": {"stages": 4, "q_buffers": 1, "defer_rescale": True},
     },
     128: COMMON | {
         "no-defer": {"defer_rescale": False}, "n64": {"BLOCK_N": 64, "stages": 4},
-        "3-consumers-n64": {"consumers": 3, "BLOCK_N": 64, "stages": 3}, "1-q": {"q_buffers": 1},
+        "3-consumers-n64": {"consumers": 3, "BLOCK_N": 64, "stages": 3},
+        "3-consumers-n64-1-q": {"consumers": 3, "BLOCK_N": 64, "stages": 3, "q_buffers": 1},
     },
     256: COMMON | {"no-defer": {"defer_rescale": False}, "n32": {"BLOCK_N": 32, "stages": 4}},
 }  # fmt: skip
@@ -256,7 +261,7 @@ def checked(label: str, problem: Problem, tensors: Tensors, expected: Tensor) ->
 def peer(label: str, tensors: Tensors) -> Run | None:
     """cuDNN or FlashAttention-3, causal; None if it is not installed."""
     try:
-        fa3 = None if label == "cudnn" else import_module("flash_attn_interface").flash_attn_func
+        fa3 = None if label == "cudnn" else import_module("fa3_fwd_interface").flash_attn_func
     except ImportError:
         return None
     run: Run = partial(cudnn, *tensors, True)

@@ -145,20 +145,23 @@ def finish_product(acc, v_stage, pipe):
 
 
 @gluon.jit
-def sweep(acc, p, row_max, shift, parts, stage, phase, q, last_block, end_block, first_hidden,
-          plan, pipe, result, consumer: gl.constexpr, MASKED: gl.constexpr):  # fmt: skip
-    """The blocks last_block down to end_block + 1: scores of each, and p·v of the one before it."""
-    for block in range(last_block, end_block, -1):
+def sweep(acc, p, row_max, shift, parts, stage, phase, q, blocks, first_hidden,
+          plan, pipe, result, consumer: gl.constexpr):  # fmt: skip
+    """The first `blocks` blocks, backwards: scores of each, and p·v of the one before it.
+
+    One loop for blocks with and without something masked: ptxas (12.8) shares what two loops make
+    of q before they start, and computes it before the first only, even where that one is skipped.
+    """
+    for block in range(blocks - 1, -1, -1):
         v_stage = stage
         v_phase = phase
         stage, phase = next_stage(stage, phase, pipe.STAGES)
         s, acc = start_matmuls(q, p, acc, stage, phase, v_stage, v_phase, pipe, consumer)
         s = finish_scores(s, stage, pipe)
-        if MASKED:
-            s = hide(s, block * plan.BLOCK_N, first_hidden, plan.seqlen_k, plan.CAUSAL)
+        s = hide(s, block * plan.BLOCK_N, first_hidden, plan.seqlen_k, plan.CAUSAL)
         weights, alpha, row_max, shift = weigh(
             s, row_max, shift, result.scale, result.coarse, result.limit, result.stale,
-            MASKED, result.DEFER,
+            result.DEFER,
         )  # fmt: skip
         parts = parts * as_rows(alpha, parts) + row_parts(weights)
         pin(parts, plan.heads)
@@ -221,18 +224,10 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
 
     for index in range(count):
         # p holds the weights of the tile's last block.
-        whole = opaque(plan.seqlen_k) // plan.BLOCK_N
-        if plan.CAUSAL:
-            whole = gl.minimum(whole, gl.maximum(first_hidden, 0) // plan.BLOCK_N)
-        whole = gl.minimum(whole, blocks - 1)
         q = matrix(pipe.q_parts, q_stage * pipe.CONSUMERS + consumer)
         acc, p, row_max, shift, parts, stage, phase = sweep(
-            acc, p, row_max, shift, parts, stage, phase, q, blocks - 2, whole - 1, first_hidden,
-            plan, pipe, result, consumer, True,
-        )  # fmt: skip
-        acc, p, row_max, shift, parts, stage, phase = sweep(
-            acc, p, row_max, shift, parts, stage, phase, q, whole - 1, -1, first_hidden,
-            plan, pipe, result, consumer, False,
+            acc, p, row_max, shift, parts, stage, phase, q, blocks - 1, first_hidden,
+            plan, pipe, result, consumer,
         )  # fmt: skip
         pipe.release(pipe.q_slot(q_stage))
 
