@@ -34,7 +34,7 @@ _STALE = 3.0  # log₂ 8: how far a row's maximum may grow before its stale valu
 
 # Registers of a consumer's thread and of the producer's warpgroup, per number of consumers. They
 # use up the 65536 there are, in the steps of 8 that setmaxnreg takes, and at least 24.
-_REGISTERS = {2: (232, 40), 3: (160, 32)}
+_REGISTERS = {2: (240, 24), 3: (160, 32)}
 
 _HARDWARE_BARRIERS = 16
 
@@ -165,13 +165,17 @@ def _work_out(
     coarse = math.ldexp(1.0, math.frexp(scale)[1]) if math.isfinite(scale) else scale
     limit = min(_GIANT / scale, _MAX_FP32)
     tiles = -(-seqlen_q // (_ROWS * int(binary.config["consumers"])))
-    programs, head_pairs, together = schedule(
-        tiles, batch * heads, _multiprocessors(q.device.index), causal
-    )
+    all_heads = batch * heads
+    programs, head_pairs = schedule(tiles, all_heads, _multiprocessors(q.device.index), causal)
+    single_heads = all_heads - 2 * head_pairs
+    units, items = head_pairs * tiles, (head_pairs + single_heads) * tiles
     after = (
         *strides_of(out)[:3],
-        heads, heads // heads_kv, batch * heads, seqlen_q, seqlen_k, causal_offset if causal else 0,
-        programs, head_pairs, together, scale, coarse, limit, _STALE / scale,
+        heads, divisor(heads), divisor(heads // heads_kv),
+        seqlen_q, seqlen_k, causal_offset if causal else 0,
+        programs, tiles, divisor(tiles), units, units // programs, items, items // programs,
+        2 * head_pairs, single_heads, divisor(max(1, single_heads)),
+        scale, coarse, limit, _STALE / scale,
         *(None,) * _CONSTEXPRS,
     )  # fmt: skip
     strides = tuple(strides_of(tensor) for tensor in (q, k, v))
@@ -186,17 +190,25 @@ def _multiprocessors(device: int) -> int:
 
 
 @cache
-def schedule(
-    tiles: int, all_heads: int, multiprocessors: int, causal: bool
-) -> tuple[int, int, int]:
-    """How hopper_schedule.py is to deal out the tiles: programs, pairs of heads, heads together.
+def divisor(number: int) -> int:
+    """`number` as hopper_schedule.divide takes it: a factor, and above its 32 bits a shift.
+
+    Granlund and Montgomery, Division by Invariant Integers using Multiplication (1994).
+    """
+    shift = 31 + (number - 1).bit_length()
+    return shift << 32 | -(-(1 << shift) // number)
+
+
+@cache
+def schedule(tiles: int, all_heads: int, multiprocessors: int, causal: bool) -> tuple[int, int]:
+    """How hopper_schedule.py is to deal out the tiles: to how many programs, and pairs of heads.
 
     Under a causal mask the single tiles at the end even out what the pairs before leave uneven: of
     the numbers of heads to keep for that, the smallest that is as good as the best.
     """
     programs = min(multiprocessors, tiles * all_heads)
     if not causal:
-        return programs, 0, 1
+        return programs, 0
     least, single_heads = math.inf, all_heads
     for heads in _candidates(tiles, all_heads, programs):
         makespan = _makespan(tiles, (all_heads - heads) // 2, heads, programs)
@@ -204,7 +216,7 @@ def schedule(
             least, single_heads = makespan, heads
     head_pairs = (all_heads - single_heads) // 2
     # A program without an item would wait for ever: there is at least one for each.
-    return min(programs, (head_pairs + single_heads) * tiles), head_pairs, single_heads
+    return min(programs, (head_pairs + single_heads) * tiles), head_pairs
 
 
 def _candidates(tiles: int, all_heads: int, programs: int) -> list[int]:
@@ -259,9 +271,10 @@ def _arguments(specialization: Specialization, config: Config) -> list[Argument]
         for dimension in ("batch", "head", "row")
     ]
     arguments += [
-        Argument(name, "i32")
-        for name in ("heads", "group", "all_heads", "seqlen_q", "seqlen_k", "causal_offset",
-                     "programs", "head_pairs", "together")
+        Argument(name, "i64" if name.startswith("by_") else "i32")
+        for name in ("heads", "by_heads", "by_group", "seqlen_q", "seqlen_k", "causal_offset",
+                     "programs", "tiles", "by_tiles", "units", "unit_turns", "items", "item_turns",
+                     "paired_heads", "single_heads", "by_single_heads")
     ]  # fmt: skip
     arguments += [Argument(name, "fp32") for name in ("scale", "coarse", "limit", "stale")]
     consumer_registers, producer_registers = _REGISTERS[int(config["consumers"])]

@@ -26,7 +26,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from kernels.attention.gluon_compat import aggregate
 from kernels.attention.hopper_pipeline import matrix, next_stage, produce, start_pipeline
-from kernels.attention.hopper_ptx import opaque, pin
+from kernels.attention.hopper_ptx import narrow, pin
 from kernels.attention.hopper_schedule import ROWS, Plan
 from kernels.attention.hopper_softmax import (
     as_rows,
@@ -35,7 +35,6 @@ from kernels.attention.hopper_softmax import (
     row_parts,
     row_totals,
     weigh,
-    weigh_first,
 )
 
 LN_2 = gl.constexpr(0.6931471805599453)
@@ -109,10 +108,10 @@ def score(q, keys):
 
 
 @gluon.jit
-def as_operand(p, like, dtype: gl.constexpr):
-    """Weights as the left operand of p·v, whose result is like `like`; moves no data."""
-    layout: gl.constexpr = gl.DotOperandLayout(0, like.type.layout, 2)
-    return gl.convert_layout(p.to(dtype), layout)
+def as_operand(p, HEADDIM: gl.constexpr, dtype: gl.constexpr):
+    """Weights as the left operand of p·v; moves no data."""
+    layout: gl.constexpr = gl.DotOperandLayout(0, product_layout(HEADDIM), 2)
+    return gl.convert_layout(narrow(p, dtype), layout)
 
 
 @gluon.jit
@@ -145,30 +144,24 @@ def finish_product(acc, v_stage, pipe):
 
 
 @gluon.jit
-def sweep(acc, p, row_max, shift, parts, stage, phase, q, blocks, first_hidden,
-          plan, pipe, result, consumer: gl.constexpr):  # fmt: skip
-    """The first `blocks` blocks, backwards: scores of each, and p·v of the one before it.
-
-    One loop for blocks with and without something masked: ptxas (12.8) shares what two loops make
-    of q before they start, and computes it before the first only, even where that one is skipped.
-    """
-    for block in range(blocks - 1, -1, -1):
-        v_stage = stage
-        v_phase = phase
+def skip_keys(count, stage, phase, pipe, consumer: gl.constexpr):
+    """Let so many blocks of keys pass unread, and as many turns; the stage and phase of the last."""
+    for _ in range(count):
         stage, phase = next_stage(stage, phase, pipe.STAGES)
-        s, acc = start_matmuls(q, p, acc, stage, phase, v_stage, v_phase, pipe, consumer)
-        s = finish_scores(s, stage, pipe)
-        s = hide(s, block * plan.BLOCK_N, first_hidden, plan.seqlen_k, plan.CAUSAL)
-        weights, alpha, row_max, shift = weigh(
-            s, row_max, shift, result.scale, result.coarse, result.limit, result.stale,
-            result.DEFER,
-        )  # fmt: skip
-        parts = parts * as_rows(alpha, parts) + row_parts(weights)
-        pin(parts, plan.heads)
-        acc = finish_product(acc, v_stage, pipe)
-        acc = rescale(acc, alpha, result.DEFER)
-        p = as_operand(weights, acc, p.dtype)
-    return acc, p, row_max, shift, parts, stage, phase
+        mbarrier.wait(pipe.k_full.index(stage), phase)
+        pipe.take_turn(consumer)
+        pipe.pass_turn(consumer)
+        pipe.release(pipe.k_slot(stage))
+    return stage, phase
+
+
+@gluon.jit
+def skip_values(count, stage, phase, pipe):
+    """Let so many blocks of values pass unread, after the one in (stage, phase)."""
+    for _ in range(count):
+        stage, phase = next_stage(stage, phase, pipe.STAGES)
+        mbarrier.wait(pipe.v_full.index(stage), phase)
+        pipe.release(pipe.v_slot(stage))
 
 
 @gluon.jit
@@ -181,8 +174,8 @@ def store(acc, row_max, shift, parts, which, row, plan, result):
     layout: gl.constexpr = store_layout(headdim)
     rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
     columns = gl.arange(0, headdim, gl.SliceLayout(0, layout))
-    out = result.out + (which // plan.heads).to(gl.int64) * result.out_batch
-    out += (which % plan.heads).to(gl.int64) * result.out_head
+    batch, head = plan.split(which)
+    out = result.out + batch.to(gl.int64) * result.out_batch + head.to(gl.int64) * result.out_head
     inner = rows.to(gl.int64)[:, None] * result.out_row + columns[None, :]
     exists = (rows >= 0) & (rows < plan.seqlen_q)
     value = gl.convert_layout(acc.to(out.dtype.element_ty), layout)
@@ -198,12 +191,16 @@ def store(acc, row_max, shift, parts, which, row, plan, result):
 
 @gluon.jit
 def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
-    """One warpgroup: 64 rows of each tile."""
+    """One warpgroup: 64 rows of each tile.
+
+    One loop over the blocks of all tiles, so that a tile's last p·v overlaps with the first scores
+    of the next one, and because code that is not in a loop comes from memory, not from a cache.
+    """
     dtype: gl.constexpr = pipe.k_stages.dtype
-    count = plan.count()
-    which, row, blocks = plan.tile(0)
+    unit_count = plan.unit_count()
+    count = plan.tile_count(unit_count)
+    which, row, left = plan.tile(0, unit_count)
     row += ROWS * consumer
-    first_hidden = row + 1 + plan.causal_offset
     if consumer == pipe.CONSUMERS - 1:
         pipe.pass_turn(consumer)  # the first turn of all is the first consumer's
 
@@ -216,52 +213,72 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
     s = score(matrix(pipe.q_parts, consumer), matrix(pipe.k_stages, 0))
     s = warpgroup_mma_wait(0, [s])
     pipe.release(pipe.k_slot(0))
-    s = hide(s, (blocks - 1) * plan.BLOCK_N, first_hidden, plan.seqlen_k, plan.CAUSAL)
-    weights, row_max, shift = weigh_first(s, result.scale, result.coarse, result.limit)
+    left -= 1  # of the tile's blocks, the number that have no scores yet
+    if left == 0:
+        pipe.release(pipe.q_slot(0))
+    s = hide(s, left * plan.BLOCK_N, row, plan)
+    row_max = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, s.type.layout))
+    shift = row_max
+    weights, alpha, row_max, shift = weigh(
+        s, row_max, shift, result.scale, result.coarse, result.limit, result.stale, result.DEFER
+    )
     parts = row_parts(weights)
     acc = nothing(HEADDIM)
-    p = as_operand(weights, acc, dtype)
+    p = as_operand(weights, HEADDIM, dtype)
 
-    for index in range(count):
-        # p holds the weights of the tile's last block.
-        q = matrix(pipe.q_parts, q_stage * pipe.CONSUMERS + consumer)
-        acc, p, row_max, shift, parts, stage, phase = sweep(
-            acc, p, row_max, shift, parts, stage, phase, q, blocks - 1, first_hidden,
-            plan, pipe, result, consumer,
-        )  # fmt: skip
-        pipe.release(pipe.q_slot(q_stage))
-
+    index = 1
+    while (left > 0) | (index < count):
+        # p holds the weights of the block before, which is the last of its tile if `ends`.
+        ends = left == 0
         done_which = which
         done_row = row
+        v_stage = stage
+        v_phase = phase
+        spare = 0
+        if ends:
+            which, row, left = plan.tile(index, unit_count)
+            row += ROWS * consumer
+            index += 1
+            q_stage, q_phase = next_stage(q_stage, q_phase, pipe.Q_BUFFERS)
+            mbarrier.wait(pipe.q_full.index(q_stage), q_phase)
+            if plan.CAUSAL:
+                spare = plan.spare(left, row)
+                left -= spare
+                stage, phase = skip_keys(spare, stage, phase, pipe, consumer)
+        left -= 1
+        stage, phase = next_stage(stage, phase, pipe.STAGES)
+        q = matrix(pipe.q_parts, q_stage * pipe.CONSUMERS + consumer)
+        s, acc = start_matmuls(q, p, acc, stage, phase, v_stage, v_phase, pipe, consumer)
+        s = finish_scores(s, stage, pipe)
+        if left == 0:
+            pipe.release(pipe.q_slot(q_stage))
+        s = hide(s, left * plan.BLOCK_N, row, plan)
         done_max = row_max
         done_shift = shift
         done_parts = parts
-        v_stage = stage
-        v_phase = phase
-        if index + 1 < count:
-            stage, phase = next_stage(stage, phase, pipe.STAGES)
-            q_stage, q_phase = next_stage(q_stage, q_phase, pipe.Q_BUFFERS)
-            mbarrier.wait(pipe.q_full.index(q_stage), q_phase)
-            q = matrix(pipe.q_parts, q_stage * pipe.CONSUMERS + consumer)
-            s, acc = start_matmuls(q, p, acc, stage, phase, v_stage, v_phase, pipe, consumer)
-            which, row, blocks = plan.tile(index + 1)
-            row += ROWS * consumer
-            first_hidden = row + 1 + plan.causal_offset
-            s = finish_scores(s, stage, pipe)
-            s = hide(s, (blocks - 1) * plan.BLOCK_N, first_hidden, plan.seqlen_k, plan.CAUSAL)
-            weights, row_max, shift = weigh_first(s, result.scale, result.coarse, result.limit)
-            parts = row_parts(weights)
-            pin(parts, plan.heads)
-            acc = finish_product(acc, v_stage, pipe)
-            p = as_operand(weights, acc, dtype)
+        row_max = gl.where(ends, float("-inf"), row_max)
+        shift = gl.where(ends, float("-inf"), shift)
+        weights, alpha, row_max, shift = weigh(
+            s, row_max, shift, result.scale, result.coarse, result.limit, result.stale, result.DEFER
+        )
+        parts = gl.where(ends, 0.0, parts * as_rows(alpha, parts)) + row_parts(weights)
+        pin(parts, plan.heads)
+        p = as_operand(weights, HEADDIM, dtype)
+        acc = finish_product(acc, v_stage, pipe)
+        if ends:
+            if plan.CAUSAL:
+                skip_values(spare, v_stage, v_phase, pipe)
+            store(acc, done_max, done_shift, done_parts, done_which, done_row, plan, result)
+            acc = nothing(HEADDIM)
         else:
-            pipe.take_turn(consumer)
-            mbarrier.wait(pipe.v_full.index(v_stage), v_phase)
-            acc = warpgroup_mma(p, matrix(pipe.v_stages, v_stage), acc, is_async=True)
-            pipe.pass_turn(consumer)
-            acc = finish_product(acc, v_stage, pipe)
-        store(acc, done_max, done_shift, done_parts, done_which, done_row, plan, result)
-        acc = nothing(HEADDIM)
+            acc = rescale(acc, alpha, result.DEFER)
+
+    pipe.take_turn(consumer)
+    mbarrier.wait(pipe.v_full.index(stage), phase)
+    acc = warpgroup_mma(p, matrix(pipe.v_stages, stage), acc, is_async=True)
+    pipe.pass_turn(consumer)
+    acc = finish_product(acc, stage, pipe)
+    store(acc, row_max, shift, parts, which, row, plan, result)
     if consumer == 0:
         pipe.take_turn(consumer)  # which nobody will use
 
@@ -269,7 +286,8 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
 @gluon.jit
 def attention_forward(
     q, k, v, out, lse, out_batch, out_head, out_row,
-    heads, group, all_heads, seqlen_q, seqlen_k, causal_offset, programs, head_pairs, together,
+    heads, by_heads, by_group, seqlen_q, seqlen_k, causal_offset, programs, tiles, by_tiles,
+    units, unit_turns, items, item_turns, paired_heads, single_heads, by_single_heads,
     scale, coarse, limit, stale,
     HEADDIM: gl.constexpr, CAUSAL: gl.constexpr, LSE: gl.constexpr, BLOCK_N: gl.constexpr,
     CONSUMERS: gl.constexpr, STAGES: gl.constexpr, Q_BUFFERS: gl.constexpr,
@@ -282,8 +300,9 @@ def attention_forward(
     and BLOCK_N values of one head; for limit and stale see hopper_softmax.py.
     """
     plan = Plan(
-        heads, group, all_heads, seqlen_q, seqlen_k, causal_offset, programs, head_pairs,
-        together, CAUSAL, BLOCK_N, CONSUMERS,
+        heads, by_heads, by_group, seqlen_q, seqlen_k, causal_offset, programs, tiles, by_tiles,
+        units, unit_turns, items, item_turns, paired_heads, single_heads, by_single_heads,
+        CAUSAL, BLOCK_N, CONSUMERS,
     )  # fmt: skip
     result = Result(
         out, lse if LSE else out, out_batch, out_head, out_row, scale, coarse, limit, stale,

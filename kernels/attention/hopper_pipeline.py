@@ -16,7 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from kernels.attention.gluon_compat import aggregate, barrier, load_tile
 from kernels.attention.hopper_ptx import named_barrier_arrive, named_barrier_wait
-from kernels.attention.hopper_schedule import ROWS
+from kernels.attention.hopper_schedule import ROWS, divide
 
 # Triton counts the hardware barriers it uses up from 0; we count down.
 HARDWARE_BARRIERS = gl.constexpr(16)
@@ -203,12 +203,12 @@ def produce(plan, pipe, q, k, v):
     last_stage = 0
     last_batch = 0
     last_head = 0
-    count = plan.count()
+    unit_count = plan.unit_count()
+    count = plan.tile_count(unit_count)
     for index in range(count):
-        which, row, blocks = plan.tile(index)
-        batch = which // plan.heads
-        head = which % plan.heads
-        head_kv = head // plan.group
+        which, row, blocks = plan.tile(index, unit_count)
+        batch, head = plan.split(which)
+        head_kv = divide(head, plan.by_group)
         if index == 0:
             fill_queries(q, batch, head, row, 0, 0, pipe)
         fill(k, batch, head_kv, (blocks - 1) * plan.BLOCK_N, pipe.k_stages, pipe.k_full,

@@ -59,6 +59,23 @@ def _scale_constraints(count):
 
 
 @gluon.jit
+def narrow(value, dtype: gl.constexpr):
+    """`value` in 16 bits, converted here and not where it is used.
+
+    LLVM moves a conversion down to its use, behind whatever else needs registers in between.
+    """
+    if dtype == gl.float16:
+        value = gl.inline_asm_elementwise(
+            "cvt.rn.f16x2.f32 $0, $2, $1;", "=r,f,f", [value], gl.float16, False, 2
+        )
+    else:
+        value = gl.inline_asm_elementwise(
+            "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", [value], gl.bfloat16, False, 2
+        )
+    return value
+
+
+@gluon.jit
 def opaque(scalar):
     """`scalar`, of which the compiler no longer knows that it is the same in every partition.
 

@@ -8,18 +8,20 @@ threads share a row) until `row_totals`.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from kernels.attention.hopper_ptx import any_in_warp, hide_from, scale_unless_idle
+from kernels.attention.hopper_ptx import any_in_warp, hide_from, opaque, scale_unless_idle
 from kernels.attention.hopper_schedule import ROWS
 
 LANES = gl.constexpr(4)  # that share a row
 
 
 @gluon.jit
-def hide(s, first_key, first_hidden, seqlen_k, CAUSAL: gl.constexpr):
-    """The scores s, −∞ where row r must not see the key: from first_hidden + r or seqlen_k on."""
+def hide(s, first_key, row, plan):
+    """The scores s of rows from `row` and keys from `first_key` on, −∞ where there is no such key
+    or a row must not see it."""
     layout: gl.constexpr = gl.SliceLayout(1, s.type.layout)
-    end = seqlen_k + gl.zeros([ROWS], gl.int32, layout)
-    if CAUSAL:
+    end = plan.seqlen_k + gl.zeros([ROWS], gl.int32, layout)
+    if plan.CAUSAL:
+        first_hidden = row + opaque(plan.causal_offset) + 1
         end = gl.minimum(end, first_hidden + gl.arange(0, ROWS, layout))
     count: gl.constexpr = s.shape[1] // 2
     return hide_from(s, (end - first_key)[:, None], count)
@@ -69,16 +71,6 @@ def weigh(s, row_max, shift, scale, coarse, limit, stale, DEFER: gl.constexpr):
     alpha = gl.exp2(shift - used)
     p = gl.exp2(s * factor[:, None] - used[:, None])
     return p, alpha, row_max, new_shift
-
-
-@gluon.jit
-def weigh_first(s, scale, coarse, limit):
-    """`weigh` of a tile's first block, which is masked and finds no earlier weights."""
-    row_max = gl.max(s, 1)
-    factor, shift = shift_of(row_max, scale, coarse, limit)
-    used = gl.where(row_max == float("-inf"), 0.0, shift)
-    p = gl.exp2(s * factor[:, None] - used[:, None])
-    return p, row_max, shift
 
 
 @gluon.jit

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kernels.attention.config import Config
-from kernels.attention.hopper import HopperTemplate, schedule
+from kernels.attention.hopper import HopperTemplate, divisor, schedule
 from kernels.attention.problem import DTYPES, GRID_SEQLENS, HEADDIMS, Problem, Specialization
 
 ROOT = Path(__file__).parents[3]
@@ -76,12 +76,12 @@ def turns(items, program, programs):
     return whole + (item(whole, program, programs) < items)
 
 
-def tiles_of(program, programs, tiles, all_heads, head_pairs, together):
+def tiles_of(program, programs, tiles, all_heads, head_pairs, causal):
     """(head, tile) of each of a program's tiles, in order."""
     units = head_pairs * tiles
+    single_heads = all_heads - 2 * head_pairs
     paired = turns(units, program, programs)
-    items = units + (all_heads - 2 * head_pairs) * tiles
-    count = paired + turns(items, program, programs)
+    count = paired + turns(units + single_heads * tiles, program, programs)
     for index in range(count):
         if index < 2 * paired:
             unit = item(index // 2, program, programs)
@@ -89,11 +89,11 @@ def tiles_of(program, programs, tiles, all_heads, head_pairs, together):
             yield unit // tiles * 2 + second, i if second else tiles - 1 - i
         else:
             single = item(index - paired, program, programs) - units
-            gang = single // (together * tiles)
-            first = 2 * head_pairs + gang * together
-            heads = min(together, all_heads - first)
-            within = single - gang * together * tiles
-            yield first + within % heads, tiles - 1 - within // heads
+            if causal:
+                head, from_end = 2 * head_pairs + single % single_heads, single // single_heads
+            else:
+                head, from_end = single // tiles, single % tiles
+            yield head, tiles - 1 - from_end
 
 
 SHAPES = [(1, 1), (1, 2), (2, 3), (3, 1024), (4, 512), (22, 128), (64, 32), (128, 8), (7, 133),
@@ -106,11 +106,11 @@ SHAPES = [(1, 1), (1, 2), (2, 3), (3, 1024), (4, 512), (22, 128), (64, 32), (128
 def test_every_tile_is_computed_once_and_no_program_is_idle(
     tiles, all_heads, causal, multiprocessors
 ):
-    programs, head_pairs, together = schedule(tiles, all_heads, multiprocessors, causal)
+    programs, head_pairs = schedule(tiles, all_heads, multiprocessors, causal)
     assert 1 <= programs <= multiprocessors
     seen = Counter()
     for program in range(programs):
-        mine = list(tiles_of(program, programs, tiles, all_heads, head_pairs, together))
+        mine = list(tiles_of(program, programs, tiles, all_heads, head_pairs, causal))
         assert mine
         seen.update(mine)
     assert seen == Counter({(h, t): 1 for h in range(all_heads) for t in range(tiles)})
@@ -126,11 +126,22 @@ def test_the_causal_grid_is_shared_out_evenly(headdim, seqlen):
     plan = schedule(tiles, all_heads, 132, True)
     times = []
     for program in range(plan[0]):
-        mine = tiles_of(program, plan[0], tiles, all_heads, *plan[1:])
+        mine = tiles_of(program, plan[0], tiles, all_heads, plan[1], True)
         times.append(sum(tile + 1.6 for _, tile in mine))
     assert max(times) <= 1.025 * sum(times) / len(times)
 
 
-def test_a_head_at_a_time_without_a_mask():
-    assert schedule(64, 32, 132, False) == (132, 0, 1)
-    assert schedule(4, 8, 132, False) == (32, 0, 1)
+def test_no_pairs_without_a_mask():
+    assert schedule(64, 32, 132, False) == (132, 0)
+    assert schedule(4, 8, 132, False) == (32, 0)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 5, 7, 8, 60, 64, 127, 128, 129, 8191, 2**30 + 1])
+def test_a_divisor_divides(number):
+    by = divisor(number)
+    factor, shift = by & 0xFFFFFFFF, by >> 32
+    around = {n for k in (0, 1, 2, 1000, (2**31 - 1) // number) for n in
+              (k * number - 1, k * number, k * number + 1)}  # fmt: skip
+    for n in (*(n for n in around if 0 <= n < 2**31), 2**31 - 1):
+        assert n * factor >> shift == n // number
+        assert n * factor < 2**63  # the kernel's product is signed
