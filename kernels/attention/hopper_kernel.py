@@ -145,7 +145,7 @@ def finish_product(acc, v_stage, pipe):
 
 @gluon.jit
 def skip_keys(count, stage, phase, pipe, consumer: gl.constexpr):
-    """Let so many blocks of keys pass unread, and as many turns; the stage and phase of the last."""
+    """Let so many blocks of keys, and turns, pass unused; the stage and phase of the last."""
     for _ in range(count):
         stage, phase = next_stage(stage, phase, pipe.STAGES)
         mbarrier.wait(pipe.k_full.index(stage), phase)
@@ -291,7 +291,7 @@ def attention_forward(
     scale, coarse, limit, stale,
     HEADDIM: gl.constexpr, CAUSAL: gl.constexpr, LSE: gl.constexpr, BLOCK_N: gl.constexpr,
     CONSUMERS: gl.constexpr, STAGES: gl.constexpr, Q_BUFFERS: gl.constexpr,
-    PING_PONG: gl.constexpr, DEFER: gl.constexpr, HARDWARE: gl.constexpr,
+    PING_PONG: gl.constexpr, DEFER: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """The share of one of `programs` programs.
@@ -308,7 +308,7 @@ def attention_forward(
         out, lse if LSE else out, out_batch, out_head, out_row, scale, coarse, limit, stale,
         LSE, DEFER,
     )  # fmt: skip
-    pipe = start_pipeline(q, k, v, CONSUMERS, STAGES, Q_BUFFERS, PING_PONG, HARDWARE)
+    pipe = start_pipeline(q, k, v, CONSUMERS, STAGES, Q_BUFFERS, PING_PONG)
     if CONSUMERS == 3:
         gl.warp_specialize(
             [

@@ -5,9 +5,9 @@ reports that it has landed, and `empty`, where the consumers report that they ar
 number f of a ring lies in its stage f mod its length.
 
 `full` is an mbarrier, which tells a fill from the next by its phase, (f div length) mod 2. `empty`
-may be one too; or, with `hardware` set, one of the sixteen hardware barriers of a block, at which
-consumers arrive and the producer waits. Those spare the barrier among a warpgroup's threads that
-Gluon puts before every arrival at an mbarrier.
+is one of the sixteen hardware barriers of a block, at which consumers arrive and the producer
+waits: Gluon puts a barrier among a warpgroup's threads before every arrival at an mbarrier, which
+costs up to 7 % (D256 S16384 causal bf16: 747 against 708 TFLOP/s).
 """
 
 from triton.experimental import gluon
@@ -23,9 +23,10 @@ HARDWARE_BARRIERS = gl.constexpr(16)
 
 
 @gluon.constexpr_function
-def first_hardware_barrier(slots, consumers):
-    """The barrier of slot 0; the consumers' turns have the last ones."""
-    return HARDWARE_BARRIERS.value - consumers - slots
+def first_hardware_barrier(stages, q_buffers, consumers):
+    """The barrier of slot 0; slots are the stages of K, then of V, then of Q. The last barriers are
+    the consumers' turns."""
+    return HARDWARE_BARRIERS.value - consumers - q_buffers - 2 * stages
 
 
 @aggregate
@@ -38,17 +39,15 @@ class Pipeline:
     q_full: gl.shared_memory_descriptor  # each in an allocation of its own: Gluon puts a barrier
     k_full: gl.shared_memory_descriptor  # between two waits in one
     v_full: gl.shared_memory_descriptor
-    empty: gl.shared_memory_descriptor  # a slot each: first the stages of K, then of V, then of Q
     CONSUMERS: gl.constexpr
     STAGES: gl.constexpr
     Q_BUFFERS: gl.constexpr
     PING_PONG: gl.constexpr
-    HARDWARE: gl.constexpr
 
     @gluon.constexpr_function
     def __init__(
-        self, q_parts, k_stages, v_stages, q_full, k_full, v_full, empty,
-        CONSUMERS, STAGES, Q_BUFFERS, PING_PONG, HARDWARE,
+        self, q_parts, k_stages, v_stages, q_full, k_full, v_full,
+        CONSUMERS, STAGES, Q_BUFFERS, PING_PONG,
     ):  # fmt: skip
         self.q_parts = q_parts
         self.k_stages = k_stages
@@ -56,12 +55,10 @@ class Pipeline:
         self.q_full = q_full
         self.k_full = k_full
         self.v_full = v_full
-        self.empty = empty
         self.CONSUMERS = gl.constexpr(CONSUMERS)
         self.STAGES = gl.constexpr(STAGES)
         self.Q_BUFFERS = gl.constexpr(Q_BUFFERS)
         self.PING_PONG = gl.constexpr(PING_PONG)
-        self.HARDWARE = gl.constexpr(HARDWARE)
 
     @gluon.jit
     def k_slot(self, stage):
@@ -78,24 +75,15 @@ class Pipeline:
     @gluon.jit
     def release(self, slot):
         """Consumer: report that it is done reading a slot."""
-        if self.HARDWARE:
-            first: gl.constexpr = first_hardware_barrier(
-                2 * self.STAGES + self.Q_BUFFERS, self.CONSUMERS
-            )
-            named_barrier_arrive(first + slot, 128 * self.CONSUMERS + 32)
-        else:
-            mbarrier.arrive(self.empty.index(slot), count=1)
+        first: gl.constexpr = first_hardware_barrier(self.STAGES, self.Q_BUFFERS, self.CONSUMERS)
+        named_barrier_arrive(first + slot, 128 * self.CONSUMERS + 32)
 
     @gluon.jit
-    def wait_empty(self, slot, uses):
-        """Producer: wait until every consumer is done with a slot's use number `uses`, from 0."""
-        if self.HARDWARE:
-            first: gl.constexpr = first_hardware_barrier(
-                2 * self.STAGES + self.Q_BUFFERS, self.CONSUMERS
-            )
-            named_barrier_wait(first + slot, 128 * self.CONSUMERS + 32)
-        else:
-            mbarrier.wait(self.empty.index(slot), uses % 2)
+    def wait_empty(self, slot):
+        """Producer: wait until every consumer is done with a slot's last use, which is waited for
+        once."""
+        first: gl.constexpr = first_hardware_barrier(self.STAGES, self.Q_BUFFERS, self.CONSUMERS)
+        named_barrier_wait(first + slot, 128 * self.CONSUMERS + 32)
 
     @gluon.jit
     def take_turn(self, consumer: gl.constexpr):
@@ -119,31 +107,28 @@ def stages_of(source, COUNT: gl.constexpr):
 
 
 @gluon.jit
-def barriers(COUNT: gl.constexpr, arrivals: gl.constexpr):
-    """So many mbarriers, each of which waits for so many arrivals."""
+def barriers(COUNT: gl.constexpr):
+    """So many mbarriers, each of which waits for one arrival."""
     made = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
     for index in gl.static_range(COUNT):
-        mbarrier.init(made.index(index), count=arrivals)
+        mbarrier.init(made.index(index), count=1)
     return made
 
 
 @gluon.jit
 def start_pipeline(q, k, v, CONSUMERS: gl.constexpr, STAGES: gl.constexpr, Q_BUFFERS: gl.constexpr,
-                   PING_PONG: gl.constexpr, HARDWARE: gl.constexpr):  # fmt: skip
+                   PING_PONG: gl.constexpr):  # fmt: skip
     """A Pipeline for blocks of the descriptors q, k and v, all of whose slots are empty."""
     q_parts = stages_of(q, Q_BUFFERS * CONSUMERS)
     k_stages = stages_of(k, STAGES)
     v_stages = stages_of(v, STAGES)
-    q_full = barriers(Q_BUFFERS, 1)
-    k_full = barriers(STAGES, 1)
-    v_full = barriers(STAGES, 1)
-    empty = q_full
-    if not HARDWARE:
-        empty = barriers(2 * STAGES + Q_BUFFERS, CONSUMERS)
+    q_full = barriers(Q_BUFFERS)
+    k_full = barriers(STAGES)
+    v_full = barriers(STAGES)
     barrier()
     return Pipeline(
-        q_parts, k_stages, v_stages, q_full, k_full, v_full, empty,
-        CONSUMERS, STAGES, Q_BUFFERS, PING_PONG, HARDWARE,
+        q_parts, k_stages, v_stages, q_full, k_full, v_full,
+        CONSUMERS, STAGES, Q_BUFFERS, PING_PONG,
     )  # fmt: skip
 
 
@@ -171,7 +156,7 @@ def copy(source, batch, head, row, stages, stage, full):
 def fill(source, batch, head, row, stages, full, stage, slot, fills, pipe):
     """Fill number `fills` of the ring of K or V, once its stage is empty."""
     if fills >= pipe.STAGES:
-        pipe.wait_empty(slot, fills // pipe.STAGES - 1)
+        pipe.wait_empty(slot)
     full = full.index(stage)
     mbarrier.expect(full, source.block_type.nbytes)
     copy(source, batch, head, row, stages, stage, full)
@@ -182,7 +167,7 @@ def fill_queries(source, batch, head, row, stage, fills, pipe):
     """Fill number `fills` of the ring of Q: a part of 64 rows for each consumer."""
     slot = pipe.q_slot(stage)
     if fills >= pipe.Q_BUFFERS:
-        pipe.wait_empty(slot, fills // pipe.Q_BUFFERS - 1)
+        pipe.wait_empty(slot)
     full = pipe.q_full.index(stage)
     mbarrier.expect(full, pipe.CONSUMERS * source.block_type.nbytes)
     for consumer in gl.static_range(pipe.CONSUMERS):
@@ -233,10 +218,9 @@ def produce(plan, pipe, q, k, v):
         q_stage = gl.where(q_stage == pipe.Q_BUFFERS - 1, 0, q_stage + 1)
     fill(v, last_batch, last_head, 0, pipe.v_stages, pipe.v_full,
          last_stage, pipe.v_slot(last_stage), fills - 1, pipe)  # fmt: skip
-    if pipe.HARDWARE:
-        # Leave no hardware barrier half arrived at.
-        for stage in range(gl.minimum(fills, pipe.STAGES)):
-            pipe.wait_empty(pipe.k_slot(stage), 0)
-            pipe.wait_empty(pipe.v_slot(stage), 0)
-        for stage in range(gl.minimum(count, pipe.Q_BUFFERS)):
-            pipe.wait_empty(pipe.q_slot(stage), 0)
+    # Leave no hardware barrier half arrived at.
+    for stage in range(gl.minimum(fills, pipe.STAGES)):
+        pipe.wait_empty(pipe.k_slot(stage))
+        pipe.wait_empty(pipe.v_slot(stage))
+    for stage in range(gl.minimum(count, pipe.Q_BUFFERS)):
+        pipe.wait_empty(pipe.q_slot(stage))

@@ -8,9 +8,10 @@ from importlib import import_module
 from kernels.attention.template import Template
 
 # name -> module:class. Modules are imported when asked for, so that a template that needs a newer
-# Triton than the installed one costs nothing until it is used. kernels.attention.hopper joins once
-# its numerics have passed on an H100.
+# Triton than the installed one costs nothing until it is used. The first one that serves a problem
+# is its default.
 _TEMPLATES = {
+    "hopper": "kernels.attention.hopper:HopperTemplate",
     "portable": "kernels.attention.portable:PortableTemplate",
 }
 

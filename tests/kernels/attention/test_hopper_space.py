@@ -53,15 +53,17 @@ def test_it_serves_hopper_alone(capability):
         ({"ping_pong": 1}, "ping_pong is 1, but must be one of"),
         ({"consumers": 3}, "acc, s and p alone take 160 of 160 registers"),
         ({"stages": 4}, "of 232448 of shared memory"),
-        (
-            {"BLOCK_N": 32, "consumers": 3, "stages": 4},
-            "13 barriers and Triton's 4 exceed 16",
-        ),
         ({"extra": 1}, "parameters are"),
     ],
 )
 def test_every_rejection_has_a_reason(changes, reason):
     assert reason in (TEMPLATE.reject(CAUSAL, Config(GOOD, **changes), 90) or "")
+
+
+def test_no_more_hardware_barriers_than_there_are():
+    config = Config(GOOD, BLOCK_N=64, consumers=3, stages=4)
+    reason = TEMPLATE.reject(Specialization(64, True, "fp16"), config, 90) or ""
+    assert reason == "13 barriers and Triton's 4 exceed 16"
 
 
 # The kernel's own arithmetic (hopper_schedule.Plan), in Python.
