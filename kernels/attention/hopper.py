@@ -49,7 +49,11 @@ _OVERHEAD = 0.6
 # From here on a tile of 192 rows beats one of 128 at headdim 64: fewer hide less of a mask.
 _TALL_SEQLEN = 2048
 
-_CONSTEXPRS = 11  # of hopper_kernel.attention_forward
+# From here on a loop of its own for blocks without a mask pays, at headdim 128: the code of two
+# loops no longer fits the instruction caches, which short sequences feel.
+_LONG_SEQLEN = 4096
+
+_CONSTEXPRS = 12  # of hopper_kernel.attention_forward
 
 
 class HopperTemplate(Template):
@@ -71,6 +75,7 @@ class HopperTemplate(Template):
             "q_buffers": (1, 2),
             "ping_pong": (False, True),
             "defer_rescale": (False, True),
+            "whole_loop": (False, True),
         }
 
     def supports(self, specialization: Specialization, capability: int) -> str | None:
@@ -116,9 +121,10 @@ class HopperTemplate(Template):
         }[problem.headdim]  # fmt: skip
         if problem.headdim == 64 and problem.seqlen < _TALL_SEQLEN:
             consumers, stages = 2, 4
+        whole_loop = problem.headdim == 128 and problem.seqlen >= _LONG_SEQLEN
         return Config(
             BLOCK_N=block_n, consumers=consumers, stages=stages, q_buffers=q_buffers,
-            ping_pong=True, defer_rescale=True,
+            ping_pong=True, defer_rescale=True, whole_loop=whole_loop,
         )  # fmt: skip
 
     def compile(self, specialization: Specialization, config: Config, capability: int) -> Binary:
@@ -291,6 +297,7 @@ def _arguments(specialization: Specialization, config: Config) -> list[Argument]
         "Q_BUFFERS": config["q_buffers"],
         "PING_PONG": config["ping_pong"],
         "DEFER": config["defer_rescale"],
+        "WHOLE_LOOP": config["whole_loop"],
         "CONSUMER_REGISTERS": consumer_registers,
         "PRODUCER_REGISTERS": producer_registers,
     }

@@ -55,10 +55,23 @@ class Result:
     stale: gl.tensor
     LSE: gl.constexpr
     DEFER: gl.constexpr
+    WHOLE_LOOP: gl.constexpr
 
     @gluon.constexpr_function
     def __init__(
-        self, out, lse, out_batch, out_head, out_row, scale, coarse, limit, stale, LSE, DEFER
+        self,
+        out,
+        lse,
+        out_batch,
+        out_head,
+        out_row,
+        scale,
+        coarse,
+        limit,
+        stale,
+        LSE,
+        DEFER,
+        WHOLE_LOOP,
     ):
         self.out = out
         self.lse = lse
@@ -71,6 +84,7 @@ class Result:
         self.stale = stale
         self.LSE = gl.constexpr(LSE)
         self.DEFER = gl.constexpr(DEFER)
+        self.WHOLE_LOOP = gl.constexpr(WHOLE_LOOP)
 
 
 @gluon.constexpr_function
@@ -194,7 +208,10 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
     """One warpgroup: 64 rows of each tile.
 
     One loop over the blocks of all tiles, so that a tile's last p·v overlaps with the first scores
-    of the next one, and because code that is not in a loop comes from memory, not from a cache.
+    of the next one, and because every consumer has code of its own, which has to fit the
+    instruction caches (in D64 S512 causal, a loop per tile and another per block waited for
+    instructions 43 % of the time). With WHOLE_LOOP, blocks of which nothing is hidden nevertheless
+    have a loop of their own, with less in it.
     """
     dtype: gl.constexpr = pipe.k_stages.dtype
     unit_count = plan.unit_count()
@@ -220,8 +237,9 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
     row_max = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, s.type.layout))
     shift = row_max
     weights, alpha, row_max, shift = weigh(
-        s, row_max, shift, result.scale, result.coarse, result.limit, result.stale, result.DEFER
-    )
+        s, row_max, shift, result.scale, result.coarse, result.limit, result.stale,
+        True, result.DEFER,
+    )  # fmt: skip
     parts = row_parts(weights)
     acc = nothing(HEADDIM)
     p = as_operand(weights, HEADDIM, dtype)
@@ -250,8 +268,9 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
         q = matrix(pipe.q_parts, q_stage * pipe.CONSUMERS + consumer)
         s, acc = start_matmuls(q, p, acc, stage, phase, v_stage, v_phase, pipe, consumer)
         s = finish_scores(s, stage, pipe)
-        if left == 0:
-            pipe.release(pipe.q_slot(q_stage))
+        if not result.WHOLE_LOOP:  # noqa: SIM102  (only one of them is known to the compiler)
+            if left == 0:
+                pipe.release(pipe.q_slot(q_stage))
         s = hide(s, left * plan.BLOCK_N, row, plan)
         done_max = row_max
         done_shift = shift
@@ -259,8 +278,9 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
         row_max = gl.where(ends, float("-inf"), row_max)
         shift = gl.where(ends, float("-inf"), shift)
         weights, alpha, row_max, shift = weigh(
-            s, row_max, shift, result.scale, result.coarse, result.limit, result.stale, result.DEFER
-        )
+            s, row_max, shift, result.scale, result.coarse, result.limit, result.stale,
+            True, result.DEFER,
+        )  # fmt: skip
         parts = gl.where(ends, 0.0, parts * as_rows(alpha, parts)) + row_parts(weights)
         pin(parts, plan.heads)
         p = as_operand(weights, HEADDIM, dtype)
@@ -272,6 +292,25 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
             acc = nothing(HEADDIM)
         else:
             acc = rescale(acc, alpha, result.DEFER)
+        if result.WHOLE_LOOP:
+            for _ in range(plan.whole(left, row)):
+                v_stage = stage
+                v_phase = phase
+                stage, phase = next_stage(stage, phase, pipe.STAGES)
+                s, acc = start_matmuls(q, p, acc, stage, phase, v_stage, v_phase, pipe, consumer)
+                s = finish_scores(s, stage, pipe)
+                weights, alpha, row_max, shift = weigh(
+                    s, row_max, shift, result.scale, result.coarse, result.limit, result.stale,
+                    False, result.DEFER,
+                )  # fmt: skip
+                parts = parts * as_rows(alpha, parts) + row_parts(weights)
+                pin(parts, plan.heads)
+                p = as_operand(weights, HEADDIM, dtype)
+                acc = finish_product(acc, v_stage, pipe)
+                acc = rescale(acc, alpha, result.DEFER)
+            left -= plan.whole(left, row)
+            if left == 0:
+                pipe.release(pipe.q_slot(q_stage))
 
     pipe.take_turn(consumer)
     mbarrier.wait(pipe.v_full.index(stage), phase)
@@ -291,7 +330,7 @@ def attention_forward(
     scale, coarse, limit, stale,
     HEADDIM: gl.constexpr, CAUSAL: gl.constexpr, LSE: gl.constexpr, BLOCK_N: gl.constexpr,
     CONSUMERS: gl.constexpr, STAGES: gl.constexpr, Q_BUFFERS: gl.constexpr,
-    PING_PONG: gl.constexpr, DEFER: gl.constexpr,
+    PING_PONG: gl.constexpr, DEFER: gl.constexpr, WHOLE_LOOP: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """The share of one of `programs` programs.
@@ -306,7 +345,7 @@ def attention_forward(
     )  # fmt: skip
     result = Result(
         out, lse if LSE else out, out_batch, out_head, out_row, scale, coarse, limit, stale,
-        LSE, DEFER,
+        LSE, DEFER, WHOLE_LOOP,
     )  # fmt: skip
     pipe = start_pipeline(q, k, v, CONSUMERS, STAGES, Q_BUFFERS, PING_PONG)
     if CONSUMERS == 3:

@@ -146,3 +146,10 @@ class Plan:
         """
         seen = gl.cdiv(row + ROWS + opaque(self.causal_offset), self.BLOCK_N)
         return gl.maximum(gl.minimum(blocks - gl.maximum(seen, 1), 2), 0)
+
+    @gluon.jit
+    def whole(self, left, row):
+        """How many of a tile's first `left` blocks a consumer need not mask: all or none."""
+        if self.CAUSAL:
+            left = gl.where(left * self.BLOCK_N <= row + opaque(self.causal_offset) + 1, left, 0)
+        return left

@@ -58,7 +58,8 @@ def shift_of(row_max, scale, coarse, limit):
 
 
 @gluon.jit
-def weigh(s, row_max, shift, scale, coarse, limit, stale, DEFER: gl.constexpr):
+def weigh(s, row_max, shift, scale, coarse, limit, stale,
+          MASKED: gl.constexpr, DEFER: gl.constexpr):  # fmt: skip
     """The weights p of a block of scores s, and the rows' alpha, new maximum and new shift."""
     top = gl.max(s, 1)
     if DEFER:
@@ -66,8 +67,11 @@ def weigh(s, row_max, shift, scale, coarse, limit, stale, DEFER: gl.constexpr):
     else:
         row_max = gl.maximum(row_max, top)
     factor, new_shift = shift_of(row_max, scale, coarse, limit)
-    # A row that has seen nothing yet: any finite shift gives p = 0 and alpha = 0.
-    used = gl.where(row_max == float("-inf"), 0.0, new_shift)
+    if MASKED:
+        # A row that has seen nothing yet: any finite shift gives p = 0 and alpha = 0.
+        used = gl.where(row_max == float("-inf"), 0.0, new_shift)
+    else:
+        used = new_shift
     alpha = gl.exp2(shift - used)
     p = gl.exp2(s * factor[:, None] - used[:, None])
     return p, alpha, row_max, new_shift
