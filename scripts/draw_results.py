@@ -18,7 +18,12 @@ from tuner.record import Record, standing
 from tuner.store import Store
 
 HEADLINES = ((64, 4096), (128, 8192), (256, 16384))
-PEERS = {"cudnn": "cuDNN", "fa2": "FlashAttention-2"}
+PEERS = {
+    "cudnn": "cuDNN",
+    "fa2": "FlashAttention-2",
+    "fa3": "FlashAttention-3",
+    "fa4": "FlashAttention-4",
+}
 COLOURS = {"ours": "#76b900", "cudnn": "#444444", "fa2": "#b0b0b0"}
 
 

@@ -1,4 +1,4 @@
-"""Our attention beside SDPA's on the headline shapes: the figures that we publish.
+"""Our attention beside its peers on the headline shapes: the figures that we publish.
 
 Two methods, side by side in each row. First that of the harness that others measure us with: 25
 warm-ups, then 100 runs with a pair of CUDA events each, the median counts. Then interleaved rounds,
@@ -124,8 +124,8 @@ def _row(
 ) -> Row:
     import torch
 
-    from tuner.evaluate.inputs import TORCH_DTYPES
-    from tuner.evaluate.peers import BACKENDS, sdpa
+    from tuner.evaluate import peers
+    from tuner.evaluate.inputs import TORCH_DTYPES, Inputs
 
     shape = (problem.batch, problem.heads, problem.seqlen, problem.headdim)
     torch.manual_seed(SEED)
@@ -133,14 +133,14 @@ def _row(
         torch.randn(shape, device=device, dtype=TORCH_DTYPES[problem.dtype]) for _ in range(3)
     )
     ours = partial(attention, q, k, v, problem.causal)
-    theirs = partial(sdpa, None, q, k, v, problem.causal)
+    theirs = partial(peers.sdpa, None, q, k, v, problem.causal)
     max_diff = float((ours().float() - theirs().float()).abs().max())
 
     latency_ms, sdpa_ms = (_as_the_harness(launch, stopwatch) for launch in (ours, theirs))
     lanes = [Lane(OURS, ours, RUNS_PER_ROUND)]
     absent = {}
-    for name, backend in BACKENDS.items():
-        peer = partial(sdpa, backend, q, k, v, problem.causal)
+    inputs = Inputs("the harness's", q, k, v, torch.empty_like(q), problem.causal)
+    for name, peer in peers.launches(inputs).items():
         try:
             peer()
         except RuntimeError as error:

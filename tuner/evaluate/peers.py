@@ -1,9 +1,11 @@
-"""The library kernels that candidates are compared with: SDPA's backends."""
+"""The library kernels that candidates are compared with: SDPA's backends, and FlashAttention-3 and
+-4 where they are installed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
+from importlib import import_module
 
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -28,7 +30,34 @@ def sdpa(backend: SDPBackend | None, q: Tensor, k: Tensor, v: Tensor, causal: bo
         return scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
-def launches(inputs: Inputs) -> dict[str, Callable[[], Tensor]]:
+# Modules with a flash_attn_func(q, k, v, causal=…) on (batch, seqlen, heads, headdim), by name.
+LIBRARIES = {
+    "fa3": ("flash_attn_interface", "fa3_fwd_interface"),
+    "fa4": ("flash_attn.cute",),
+}
+
+
+@cache
+def library(name: str) -> Callable[..., object] | None:
+    """The attention function of one of LIBRARIES; None where it is not installed, or broken."""
+    for module in LIBRARIES[name]:
+        try:
+            function: Callable[..., object] = import_module(module).flash_attn_func
+        except Exception:
+            continue
+        return function
+    return None
+
+
+def launches(inputs: Inputs) -> dict[str, Callable[[], object]]:
     """A launch of every peer on `inputs`, by name. One that cannot serve them raises."""
     q, k, v, causal = inputs.q, inputs.k, inputs.v, inputs.causal
-    return {name: partial(sdpa, backend, q, k, v, causal) for name, backend in BACKENDS.items()}
+    found: dict[str, Callable[[], object]] = {
+        name: partial(sdpa, backend, q, k, v, causal) for name, backend in BACKENDS.items()
+    }
+    functions = {name: function for name in LIBRARIES if (function := library(name))}
+    if functions:
+        rows = [tensor.transpose(1, 2).contiguous() for tensor in (q, k, v)]
+        for name, function in functions.items():
+            found[name] = partial(function, *rows, causal=causal)
+    return found
