@@ -21,6 +21,7 @@ from sqlalchemy import (
     Table,
     and_,
     func,
+    or_,
     select,
     type_coerce,
 )
@@ -34,6 +35,7 @@ from tuner.record import Record
 from tuner.store import postgresql, rows, sqlite
 from tuner.store.errors import StoreError, explain
 from tuner.store.migrate import revision, upgrade
+from tuner.store.moments import tomorrow
 from tuner.store.schema import HEAD, records, trials
 from tuner.store.wire import WireError
 from tuner.target import Hardware
@@ -185,7 +187,8 @@ class Store:
         return self._read(select(*_columns(records)).order_by(records.c.uid), rows.record_of)
 
     def add_trial(self, trial: Trial) -> None:
-        """Add `trial`, in place of an earlier one of the same candidate, problem and target.
+        """Add `trial`, in place of an earlier one of the same candidate, problem and target, or of
+        one that a wrong clock dated into the future.
 
         Raises:
             WireError: it holds what could not be read back, such as a figure that is not finite.
@@ -209,7 +212,10 @@ class Store:
                         for column in trials.columns
                         if not column.primary_key
                     },
-                    where=statement.excluded.measured_at >= trials.c.measured_at,
+                    where=or_(
+                        statement.excluded.measured_at >= trials.c.measured_at,
+                        trials.c.measured_at > tomorrow(),
+                    ),
                 )
                 connection.execute(statement, list(chunk))
 
