@@ -302,6 +302,8 @@ class Store:
 
 def _parse(location: str | Path) -> Path | URL:
     """A path for SQLite, a URL for PostgreSQL."""
+    if not isinstance(location, (str, Path)):
+        raise TypeError(f"the database is {location!r}, but must be a path or a URL")
     if location == "":  # as of a variable that is not set; Path would take it for the folder here
         raise StoreError("the database is '', but must be a path or a URL")
     if isinstance(location, Path) or "://" not in location:
