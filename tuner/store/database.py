@@ -34,6 +34,7 @@ from kernels.attention.problem import Problem
 from tuner.record import Record
 from tuner.store import postgresql, rows, sqlite
 from tuner.store.errors import StoreError, explain
+from tuner.store.interrupts import deferring_interrupts
 from tuner.store.migrate import revision, upgrade
 from tuner.store.moments import tomorrow
 from tuner.store.schema import HEAD, records, trials
@@ -75,6 +76,7 @@ class Store:
         self._token = token
 
     @classmethod
+    @deferring_interrupts()
     def open(
         cls,
         location: str | Path,
