@@ -25,8 +25,8 @@ from tuner.cli.options import (
 )
 
 # Numpy's and scipy's matrix libraries read these when they load. The sampler's matrices are small,
-# and the cores are the compilers': with a thread per core a proposal took 100 ms on
-# two cores where one thread takes 4.
+# and the cores are the compilers': with a thread on each of two cores a proposal took 100 ms, with
+# one thread 4.
 _MATRIX_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 
 
