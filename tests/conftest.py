@@ -1,8 +1,10 @@
-"""What every test gets: no access to the user's database, and a skip where a GPU is needed."""
+"""What every test gets: no access to the user's database, a skip where a GPU is needed and there is
+none, and a plain word where an earlier test broke it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if marked and not _has_gpu():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+# The test after which CUDA no longer served this process: a kernel's illegal memory access breaks
+# the context for good, and all that follows would fail with an error that is not its own.
+_breaker: list[str] = []
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if _breaker and item.get_closest_marker("gpu"):
+        pytest.fail(f"not run, since {_breaker[0]} broke CUDA in this process", pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    try:
+        return (yield)
+    finally:
+        torch = sys.modules.get("torch")
+        if item.get_closest_marker("gpu") and torch and torch.cuda.is_initialized():
+            try:
+                torch.cuda.synchronize()  # so that no test is blamed for an earlier one's kernel
+            except RuntimeError:
+                _breaker.append(item.nodeid)
+                raise
 
 
 def _has_gpu() -> bool:

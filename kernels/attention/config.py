@@ -17,10 +17,15 @@ class Config(Mapping[str, Value]):
     """Canonical JSON: sorted names, no spaces. Identity in the database and in files."""
 
     def __init__(self, values: Mapping[str, Value] = {}, /, **more: Value) -> None:
-        self._values = dict(sorted({**values, **more}.items()))
-        for name, value in self._values.items():
+        if not isinstance(values, Mapping):
+            raise TypeError(f"values is {values!r}, but must map parameter names to their values")
+        merged = {**values, **more}
+        for name, value in merged.items():
+            if not isinstance(name, str):
+                raise TypeError(f"a parameter's name is {name!r}, but must be a str")
             if not isinstance(value, (bool, int, str)):
                 raise TypeError(f"{name} is {value!r}, but a config holds bool, int and str only")
+        self._values = dict(sorted(merged.items()))
         self.key = json.dumps(self._values, separators=(",", ":"))
 
     def __getitem__(self, name: str) -> Value:

@@ -83,6 +83,7 @@ def test_the_headline_shapes() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.timing
 def test_on_a_gpu() -> None:
     report = bench(problems=HEADLINE[:1], rounds=3)
     (row,) = report.rows

@@ -91,6 +91,12 @@ def test_the_scale_defaults_to_one_over_the_root_of_headdim(fake: None) -> None:
     assert validate(q, q, q, True, -3) == -3.0
 
 
+@pytest.mark.parametrize("database", [5, b"my.db", ["my.db"]])
+def test_what_names_no_database_is_refused(database: object) -> None:
+    with pytest.raises(TypeError, match=r"^the database is .*, but must be a path or a URL$"):
+        tuner.use(database)
+
+
 def test_export_sees_one_operator_and_its_strides() -> None:
     class Module(torch.nn.Module):
         def forward(self, q, k, v):

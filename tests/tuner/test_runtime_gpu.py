@@ -311,6 +311,7 @@ def test_more_than_two_to_the_31_elements() -> None:
     close(custom_attention_forward(q, q, q), expected(q, q, q))
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("seqlen", [1, 16, 128])
 def test_short_sequences_are_not_slower_than_sdpa(seqlen: int) -> None:
     q, k, v = draw(4, 8, seqlen, 64)

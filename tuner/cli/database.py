@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,7 +37,11 @@ def show(
     db: Database = None,
     as_json: Json = False,
 ) -> None:
-    """List the records that stand, yours over the shipped ones."""
+    """List the records that stand, yours over the shipped ones.
+
+    The runner-up is the second of the finals; `tied` says that no rounds could tell the winner from
+    another. The default then stands, else the first in a fixed order.
+    """
     asked = options.shapes(hdim, seqlen, causal, dtype, batch, heads)
     records = [record for record in _records(db, history) if asked.matches(record.problem)]
     if as_json:
@@ -59,6 +64,12 @@ def show(
         print_records(out, title, of_target)
     if not records:
         out.print("No record fits; `tuner search` makes some.")
+    if not history and (hidden := _replayed_behind(records, db)):
+        out.print(
+            f"{hidden} of these problems {'was' if hidden == 1 else 'were'} also replayed, which "
+            "never displaces a measurement: --all shows those records too.",
+            soft_wrap=True,
+        )
 
 
 def stale(db: Database = None, as_json: Json = False) -> None:
@@ -171,6 +182,12 @@ def import_files(
         f"{len(report.now_standing)} of the new ones stand, "
         f"{len(report.replaced)} of the old ones no longer do."
     )
+
+
+def _replayed_behind(records: Iterable[Record], db: str | None) -> int:
+    """How many of `records` are measured ones that hide a replayed one."""
+    replayed = {record.key for record in _records(db, history=True) if record.origin == "replay"}
+    return sum(record.origin == "cuda" and record.key in replayed for record in records)
 
 
 def _records(db: str | None, history: bool) -> list[Record]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from typing import Annotated
 
@@ -22,6 +23,11 @@ from tuner.cli.options import (
     Spaces,
     Template,
 )
+
+# Numpy's and scipy's matrix libraries read these when they load. The sampler's matrices are small,
+# and the cores are the compilers': with a thread on each of two cores a proposal took 100 ms, with
+# one thread 4.
+_MATRIX_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 def search(
@@ -75,6 +81,8 @@ def search(
     asked = options.shapes(hdim, seqlen, causal, dtype, batch, heads)
     budget_s = options.seconds("--budget", budget)
     templates = options.templates(template)
+    for name in _MATRIX_THREADS:
+        os.environ.setdefault(name, "1")
 
     from tuner.cli.display import watching
     from tuner.cli.executors import executor_for

@@ -18,7 +18,7 @@ from tuner.trial import Origin
 _FILE_WIDTH = 200
 
 # Columns of records that a narrow terminal goes without, the first ones first.
-_DISPENSABLE = ("spread", "margin", "ms", "vs default", "from")
+_DISPENSABLE = ("spread", "vs runner-up", "ms", "vs default", "from")
 
 
 def console() -> Console:
@@ -65,7 +65,7 @@ def _records_table(title: str, records: Sequence[Record], dropped: Sequence[str]
         "problem",
         *("TFLOP/s", "ms", "spread", "vs default"),
         *(f"vs {peer}" for peer in peers),
-        *("margin", "from"),
+        *("vs runner-up", "from"),
     ]
     kept = [column for column in columns if column not in dropped]
     rows = table(title, *kept, left=("problem", "from"))
@@ -79,11 +79,19 @@ def _records_table(title: str, records: Sequence[Record], dropped: Sequence[str]
             f"{ours.spread:.1%}",
             ratio(record.default_ms, ours.median_ms),
             *(ratio(beside.get(peer), ours.median_ms) for peer in peers),
-            "–" if record.margin is None else f"{record.margin:.1%}",
+            _lead(record),
             f"{record.origin} {record.measured_at[:10]}",
         )
         rows.add_row(*(cell for column, cell in zip(columns, cells) if column in kept))
     return rows
+
+
+def _lead(record: Record) -> str:
+    """How many times as fast as the second of the finals the winner is. Of those that the rounds
+    could not tell apart the winner is not always the fastest, and its lead or lag means nothing."""
+    if record.tied:
+        return "tied"
+    return "–" if record.margin is None else ratio(1 + record.margin, 1)
 
 
 def print_line(out: Console, text: str) -> None:

@@ -31,7 +31,11 @@ def choose_target(option: str | None, records: Iterable[Record]) -> tuple[Target
     if here is not None:
         return here, "the GPU of this machine"
     if known:
-        return known[0], "that of the records, since there is no GPU here"
+        others = "; --target names another card" if len(known) > 1 else ""
+        return (
+            known[0],
+            f"assumed, since there is no GPU here and the latest record is of it{others}",
+        )
     raise CommandError(
         "there is no GPU here and no record to take a target from: name one, such as --target sm_90"
     )

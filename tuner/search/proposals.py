@@ -100,13 +100,6 @@ class Proposals:
             asked.set_user_attr(samplers.FAILED, True)
         self._study.tell(asked, self._objective(trial))
 
-    def withdraw(self, candidate: Candidate) -> None:
-        """A proposed candidate was not tried after all; it may be proposed again."""
-        asked = self._asked.pop(candidate)
-        asked.set_user_attr(samplers.WITHDRAWN, True)
-        self._dismiss(asked)
-        self._unseen[candidate] = None
-
     def _ask_for(self, candidate: Candidate) -> Candidate:
         self._study.enqueue_trial(self._space.parameters(candidate))
         trial = self._study.ask()

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 NAMES = ("surrogate", "tpe", "gp", "random", "exhaustive")
 DEFAULT = "surrogate"
 
-# User attributes of a trial, for the surrogate. Optuna's samplers do not know them.
-FAILED = "failed"  # its value stands for a failure
-WITHDRAWN = "withdrawn"  # it was never made, and its point is free again
+# A user attribute of a trial, for the surrogate: its value stands for a failure. Optuna's samplers
+# do not know it.
+FAILED = "failed"
 
 
 def create(

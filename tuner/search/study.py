@@ -49,9 +49,9 @@ def study_of(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         study.set_metric_names(["TFLOP/s"])
-    choices: dict[str, dict[Any, None]] = defaultdict(dict)
     templates = {trial.candidate.template for trial in trials}
-    points = [_parameters(trial, len(templates) > 1) for trial in trials]
+    points = _comparable([_parameters(trial, len(templates) > 1) for trial in trials])
+    choices: dict[str, dict[Any, None]] = defaultdict(dict)
     for point in points:
         for parameter, value in point.items():
             choices[parameter][value] = None
@@ -80,6 +80,19 @@ def _parameters(trial: Trial, prefixed: bool) -> dict[str, Any]:
         return dict(candidate.config)
     mine = {f"{candidate.template}.{name}": value for name, value in candidate.config.items()}
     return {"template": candidate.template, **mine}
+
+
+def _comparable(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`points`, but with texts for the values of a parameter that are of several types: those have
+    no order, and Optuna takes True for 1."""
+    types: dict[str, set[type]] = defaultdict(set)
+    for point in points:
+        for parameter, value in point.items():
+            types[parameter].add(type(value))
+    return [
+        {name: repr(value) if len(types[name]) > 1 else value for name, value in point.items()}
+        for point in points
+    ]
 
 
 def importances(study: optuna.Study) -> dict[str, float]:

@@ -23,7 +23,7 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from tuner.search.gaussian_process import GaussianProcess, expected_improvement
-from tuner.search.samplers import FAILED, WITHDRAWN
+from tuner.search.samplers import FAILED
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -195,7 +195,7 @@ class SurrogateSampler(BaseSampler):
         pending: list[int] = []
         sign = _sign(study)
         for trial in study.get_trials(deepcopy=False):
-            if trial.number == but or WITHDRAWN in trial.user_attrs:
+            if trial.number == but:
                 continue
             index = self._place(study, trial)
             if index is None:

@@ -21,6 +21,7 @@ from sqlalchemy import (
     Table,
     and_,
     func,
+    or_,
     select,
     type_coerce,
 )
@@ -33,7 +34,9 @@ from kernels.attention.problem import Problem
 from tuner.record import Record
 from tuner.store import postgresql, rows, sqlite
 from tuner.store.errors import StoreError, explain
+from tuner.store.interrupts import deferring_interrupts
 from tuner.store.migrate import revision, upgrade
+from tuner.store.moments import tomorrow
 from tuner.store.schema import HEAD, records, trials
 from tuner.store.wire import WireError
 from tuner.target import Hardware
@@ -73,6 +76,7 @@ class Store:
         self._token = token
 
     @classmethod
+    @deferring_interrupts()
     def open(
         cls,
         location: str | Path,
@@ -185,7 +189,8 @@ class Store:
         return self._read(select(*_columns(records)).order_by(records.c.uid), rows.record_of)
 
     def add_trial(self, trial: Trial) -> None:
-        """Add `trial`, in place of an earlier one of the same candidate, problem and target.
+        """Add `trial`, in place of an earlier one of the same candidate, problem and target, or of
+        one that a wrong clock dated into the future.
 
         Raises:
             WireError: it holds what could not be read back, such as a figure that is not finite.
@@ -209,7 +214,10 @@ class Store:
                         for column in trials.columns
                         if not column.primary_key
                     },
-                    where=statement.excluded.measured_at >= trials.c.measured_at,
+                    where=or_(
+                        statement.excluded.measured_at >= trials.c.measured_at,
+                        trials.c.measured_at > tomorrow(),
+                    ),
                 )
                 connection.execute(statement, list(chunk))
 
@@ -296,6 +304,8 @@ class Store:
 
 def _parse(location: str | Path) -> Path | URL:
     """A path for SQLite, a URL for PostgreSQL."""
+    if not isinstance(location, (str, Path)):
+        raise TypeError(f"the database is {location!r}, but must be a path or a URL")
     if location == "":  # as of a variable that is not set; Path would take it for the folder here
         raise StoreError("the database is '', but must be a path or a URL")
     if isinstance(location, Path) or "://" not in location:

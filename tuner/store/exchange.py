@@ -9,6 +9,7 @@ from typing import Any
 
 from tuner.record import Record
 from tuner.store.errors import DocumentError
+from tuner.store.moments import tomorrow
 from tuner.store.wire import WireError, decode_record, encode, schema
 
 FORMAT = "attention-tuner/records"
@@ -56,7 +57,17 @@ def import_document(text: str) -> list[Record]:
         raise DocumentError("the document is nested too deeply") from None
     except ValueError as error:  # a number of thousands of digits
         raise DocumentError(f"the document is not JSON: {error}") from None
-    return [_record(value, f"records[{index}]") for index, value in enumerate(_checked(document))]
+    latest = tomorrow()
+    records = []
+    for index, value in enumerate(_checked(document)):
+        record = _record(value, f"records[{index}]")
+        if record.measured_at > latest:
+            raise DocumentError(
+                f"records[{index}].measured_at is '{record.measured_at}', but must be at most a "
+                f"day from now, {latest}"
+            )
+        records.append(record)
+    return records
 
 
 def read_document(path: str | Path) -> list[Record]:

@@ -29,7 +29,7 @@ def engine(url: URL, *, read_only: bool) -> Engine:
     except (ImportError, SQLAlchemyError) as error:
         raise StoreError(
             f"{url.render_as_string()} needs a driver that is not installed ({error}); "
-            "pip install 'psycopg[binary]'"
+            "pip install 'attention-tuner[postgresql]'"
         ) from None
 
 

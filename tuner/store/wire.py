@@ -19,6 +19,7 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 from kernels.attention.config import Config
 from kernels.attention.problem import DTYPES
 from tuner.record import Record
+from tuner.store import moments
 from tuner.trial import Outcome, Trial
 
 MOST_ITEMS = 10_000
@@ -32,7 +33,6 @@ _MOST_NUMBER = 2**53 - 1  # what every JSON reader holds exactly
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _UID = {"pattern": "^[0-9a-f]{16}$"}
 _POSITIVE = {"exclusiveMinimum": 0}
-_TIME = "[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(Z|\\+00:00)"
 
 # What the annotations cannot say, by field name, as keywords of JSON Schema.
 _RULES: Mapping[str, Mapping[str, Any]] = {
@@ -47,7 +47,7 @@ _RULES: Mapping[str, Mapping[str, Any]] = {
     "default_ms": _POSITIVE,
     "tflops": _POSITIVE,
     "margin": {"minimum": -1},
-    "measured_at": {"pattern": f"^{_TIME}$"},
+    "measured_at": {"pattern": f"^{moments.PATTERN}$", "format": "date-time"},
     "supersedes": _UID,
     "uid": _UID,
 }
@@ -176,6 +176,7 @@ def _fits(kind: Any, value: object, rules: Mapping[str, Any]) -> bool:
             and not UNPRINTABLE.search(value)
             and ("pattern" not in rules or re.fullmatch(rules["pattern"][1:-1], value) is not None)
             and ("enum" not in rules or value in rules["enum"])
+            and ("format" not in rules or moments.exists(value))
         )
     if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
         return False
@@ -192,6 +193,8 @@ def _accepted(kind: Any, rules: Mapping[str, Any]) -> str:
     if kind is str:
         if "enum" in rules:
             return f"one of {', '.join(rules['enum'])}"
+        if "format" in rules:
+            return "a moment of UTC that exists, such as 2026-11-28T12:00:00Z"
         if "pattern" in rules:
             return f"a text like {rules['pattern']}"
         return f"a text of at most {MOST_CHARACTERS} characters without control characters"

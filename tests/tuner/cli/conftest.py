@@ -55,6 +55,12 @@ def nothing_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuner.store.locations.shipped_database", lambda: empty)
 
 
+@pytest.fixture(autouse=True)
+def no_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No width but what a test sets: workers of pytest-xdist have one of 80."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def tuner() -> Callable[..., Said]:
     """Runs a command in this process, through Typer's runner."""

@@ -52,6 +52,43 @@ def test_show_of_nothing_says_so(tuner: Run) -> None:
     assert "tuner search" in said.out
 
 
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"margin": 0.0321, "tied": ()}, "1.03×"),
+        ({"margin": -0.0321, "tied": ("portable(BLOCK_M=64)",)}, "tied"),
+        ({"margin": None, "tied": (), "rivals": ()}, "–"),
+    ],
+)
+def test_the_runner_up_is_shown_only_as_far_as_the_rounds_could_tell(
+    tuner: Run, tmp_path: Path, changes: dict[str, Any], shown: str
+) -> None:
+    with Store.open(tmp_path / "my.db") as store:
+        store.add_record(samples.record(**changes))
+    lines = tuner("show", "--db", tmp_path / "my.db").out.splitlines()
+    head = next(line for line in lines if "vs runner-up" in line)
+    end = head.index("vs runner-up") + len("vs runner-up")
+    row = next(line for line in lines if "cuda 2" in line)
+    assert row[:end].split()[-1] == shown
+
+
+def test_show_says_that_replayed_records_stand_behind_measured_ones(
+    tuner: Run, searched: Path
+) -> None:
+    of = ("--db", searched, "--hdim", "256", "--seqlen", "512")
+    assert "--all" not in tuner("show", *of).out
+    with Store.open(searched) as store:
+        (replayed,) = (record for record in store.records() if record.problem.causal)
+        store.add_record(replace(replayed, origin="cuda", uid=""))
+    said = tuner("show", *of)
+    assert said.out.splitlines()[-1] == (
+        "1 of these problems was also replayed, which never displaces a measurement: --all shows "
+        "those records too."
+    )
+    assert "--all" not in tuner("show", *of, "--no-causal").out
+    assert "also replayed" not in tuner("show", "--all", *of).out
+
+
 def test_export_follows_its_schema(tuner: Run, searched: Path) -> None:
     schema = tuner("export", "--schema").json
     document = tuner("export", "--db", searched).json
@@ -132,4 +169,4 @@ def test_show_breaks_no_cell_in_a_narrow_terminal(
     assert figures
     assert all(len(line) <= width and "×" in line for line in figures)
     assert any(" from" in line for line in lines) is (width >= 80)
-    assert any("margin" in line for line in lines) is (width == 200)
+    assert any("vs runner-up" in line for line in lines) is (width == 200)

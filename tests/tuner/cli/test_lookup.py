@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.tuner.store import samples
 from tuner import cuda_driver
+from tuner.store import Store
+from tuner.target import Hardware
 
 Run = Callable[..., Any]
 
@@ -51,10 +55,14 @@ def test_it_explains_in_words(lookup: Run) -> None:
         assert word in said.out
 
 
-def test_without_a_gpu_the_target_is_that_of_the_records(lookup: Run) -> None:
-    said = lookup("--seqlen", "512")
-    assert "that of the records, since there is no GPU here" in said.out
-    assert "H100" in said.out
+def test_without_a_gpu_it_says_which_card_it_assumed(lookup: Run, searched: Path) -> None:
+    said = lookup("--seqlen", "512").out.splitlines()[0]
+    assert "NVIDIA H100 80GB HBM3 (sm_90, 132 SMs" in said
+    assert said.endswith("assumed, since there is no GPU here and the latest record is of it")
+    target = replace(samples.TARGET, gpu_name="Another", hardware=Hardware(80, 108, 40, 400))
+    with Store.open(searched) as store:
+        store.add_record(samples.record(target=target))
+    assert lookup("--seqlen", "512").out.splitlines()[0] == f"{said}; --target names another card"
 
 
 def test_on_a_gpu_the_target_is_that_gpu(lookup: Run, monkeypatch: pytest.MonkeyPatch) -> None:

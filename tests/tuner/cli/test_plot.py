@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import optuna
 import pytest
 
-from tuner.search.pictures import KINDS
+from kernels.attention.config import Config
+from tests.tuner.store import samples
+from tuner.search.pictures import KINDS, save
+from tuner.search.study import importances, study_of
+from tuner.trial import Candidate
 
 from .conftest import Said
 
@@ -51,6 +56,24 @@ def test_a_recorded_space_is_drawn_too(
     pytest.importorskip("matplotlib")
     options = ("--spaces", str(spaces), "--output", str(tmp_path / "p"), "--kind", "distribution")
     assert tuner("plot", *SHAPE, *options).status == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_of_several_types_are_drawn(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    values: list[bool | int | str] = [1, "a", True, 2, False, "1", 10, "b", 1, "a"]
+    trials = []
+    for number, value in enumerate(values):
+        candidate = Candidate("portable", Config(mixed=value, other=number % 3))
+        trial = samples.trial(candidate=candidate)
+        assert trial.measurement is not None
+        measurement = replace(trial.measurement, tflops=100.0 + 7 * number)
+        trials.append(replace(trial, measurement=measurement))
+    study = study_of(trials, "several types")
+    assert len({trial.params["mixed"] for trial in study.trials}) == 8
+    save(study, kind, tmp_path / "picture.svg")
+    if kind == "importances":
+        assert importances(study).keys() == {"mixed", "other"}
 
 
 def test_an_export_is_a_study_of_every_trial(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,17 @@ def test_it_says_first_that_it_replays_and_ends_with_the_table(search: Run) -> N
     assert "vs cudnn" in said.out
     assert "vs default" in said.out
     assert "CPU seconds" in said.out.splitlines()[-1]
+
+
+def test_the_sampler_leaves_the_cores_to_the_compilers(
+    search: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "")
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS")
+    assert search("--causal").status == 0
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
+    assert os.environ["OMP_NUM_THREADS"] == "3"  # whoever asks for threads gets them
 
 
 def test_progress_without_a_terminal_is_lines(search: Run) -> None:

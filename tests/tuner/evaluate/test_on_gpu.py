@@ -61,6 +61,7 @@ def test_the_default_passes_the_gate(
     assert evaluation.measurement.max_diff < (1e-2 if dtype == "fp16" else 5e-2)
 
 
+@pytest.mark.timing
 def test_an_evaluation_is_cheap_and_repeats(executor: LocalExecutor) -> None:
     candidate = default(PROBLEM, executor)
     first = executor.evaluate(PROBLEM, candidate, None).result(120)
@@ -74,6 +75,7 @@ def test_an_evaluation_is_cheap_and_repeats(executor: LocalExecutor) -> None:
     assert second.measurement.spread < 0.1
 
 
+@pytest.mark.timing
 def test_the_same_config_first_and_last_agrees_within_2_percent(executor: LocalExecutor) -> None:
     candidate = default(PROBLEM, executor)
     executor.evaluate(PROBLEM, candidate, None).result(120)  # the card leaves idle
@@ -85,6 +87,7 @@ def test_the_same_config_first_and_last_agrees_within_2_percent(executor: LocalE
     assert medians[-1] == pytest.approx(medians[0], rel=0.02)
 
 
+@pytest.mark.timing
 def test_the_slow_are_pruned(executor: LocalExecutor) -> None:
     evaluation = executor.evaluate(PROBLEM, faulty("slow"), 0.5).result(120)
     assert evaluation.outcome is Outcome.PRUNED
@@ -98,7 +101,8 @@ def test_the_slow_are_pruned(executor: LocalExecutor) -> None:
         ("assert", Outcome.CRASHED),
         ("illegal", Outcome.CRASHED),
         ("illegal_later", Outcome.CRASHED),
-        ("hang", Outcome.TIMEOUT),
+        # It occupies the card until the deadline.
+        pytest.param("hang", Outcome.TIMEOUT, marks=pytest.mark.timing),
     ],
 )
 def test_failures_are_outcomes_and_the_next_candidate_is_fine(
@@ -130,6 +134,7 @@ def test_a_race_goes_on_without_who_crashes(executor: LocalExecutor) -> None:
     assert "illegal memory access" in race.dropped[bad]
 
 
+@pytest.mark.timing
 def test_the_stopwatch_knows_how_long_a_known_launch_takes() -> None:
     import torch
 

@@ -68,17 +68,6 @@ def test_the_same_seed_proposes_the_same(toy: ToyTemplate) -> None:
     assert runs[0][:10] == runs[1][:10]
 
 
-def test_a_withdrawn_candidate_may_come_again(toy: ToyTemplate) -> None:
-    candidates = enumerate_candidates(P.specialization, 90)
-    proposals = Proposals(space(candidates), "exhaustive", 0)
-    first = proposals.next()
-    proposals.withdraw(first)
-    rest = []
-    while (candidate := proposals.next()) is not None:
-        rest.append(candidate)
-    assert sorted(map(str, rest)) == sorted(map(str, candidates.feasible))
-
-
 @pytest.mark.parametrize("name", ["surrogate", "tpe"])
 def test_a_good_config_is_found_sooner_than_by_chance(toy: ToyTemplate, name: str) -> None:
     candidates = enumerate_candidates(P.specialization, 90)

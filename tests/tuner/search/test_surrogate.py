@@ -15,7 +15,7 @@ from optuna.testing.pytest_samplers import BasicSamplerTestCase
 from optuna.trial import TrialState
 
 from tuner.search.features import parameter_features
-from tuner.search.samplers import FAILED, WITHDRAWN
+from tuner.search.samplers import FAILED
 from tuner.search.surrogate import SurrogateSampler
 
 CHOICES: dict[str, tuple[Any, ...]] = {
@@ -180,15 +180,6 @@ def test_nothing_but_failures() -> None:
         suggest(trial)
         tried.tell(trial, state=TrialState.FAIL)
     assert len({str(trial.params) for trial in tried.trials}) == len(POINTS)
-
-
-def test_a_withdrawn_point_is_free_again() -> None:
-    tried = study()
-    first = tried.ask()
-    point = suggest(first)
-    first.set_user_attr(WITHDRAWN, True)
-    tried.tell(first, state=TrialState.FAIL)
-    assert point in [suggest(tried.ask()) for _ in POINTS]
 
 
 def test_a_prior_is_followed_at_once_and_corrected() -> None:

@@ -42,7 +42,7 @@ def record(number: int = 0, median_ms: float = 1.25, **changes: Any) -> Record:
         template_version="0123456789ab",
         measurement=measurement(median_ms),
         origin="cuda",
-        measured_at="2026-11-28T12:00:00+00:00",
+        measured_at="2024-11-28T12:00:00+00:00",
         default_ms=1.5,
         margin=0.02,
         rivals=(Rival("portable(BLOCK_M=64)", 1.3, 0.01),),
@@ -65,7 +65,7 @@ def bare_record(number: int = 0, median_ms: float = 1.25, **changes: Any) -> Rec
             "template_version": "0123456789ab",
             "measurement": plain,
             "origin": "cuda",
-            "measured_at": "2026-11-28T12:00:00+00:00",
+            "measured_at": "2024-11-28T12:00:00+00:00",
             **changes,
         }
     )
@@ -80,7 +80,7 @@ def trial(number: int = 0, **changes: Any) -> Trial:
         template_version="0123456789ab",
         outcome=Outcome.OK,
         origin="cuda",
-        measured_at="2026-11-28T12:00:00+00:00",
+        measured_at="2024-11-28T12:00:00+00:00",
         measurement=measurement(),
         resources=Resources(registers=168, spills=0, shared_memory=163840),
         compile_s=0.75,

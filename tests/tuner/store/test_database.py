@@ -104,6 +104,13 @@ def test_a_later_trial_of_the_same_replaces_the_earlier_in_any_order(store):
     assert store.trials() == [late]
 
 
+def test_a_trial_from_the_future_is_replaced(store):
+    store.add_trial(samples.trial(measured_at="9999-12-31T23:59:59+00:00", compile_s=1.0))
+    now = samples.trial()
+    store.add_trial(now)
+    assert store.trials() == [now]
+
+
 @pytest.mark.parametrize(
     "change",
     [

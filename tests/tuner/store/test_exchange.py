@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import sys
+from datetime import datetime, timedelta, timezone
 from importlib import resources
 
 import jsonschema
@@ -87,6 +89,19 @@ def test_schema_and_import_refuse_the_same(path, value):
         import_document(json.dumps(document))
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(document, json.loads(json_schema()))
+
+
+@pytest.mark.parametrize(("hours", "refused"), [(-1, False), (23, False), (25, True)])
+def test_a_record_from_the_future_is_refused(hours, refused):
+    moment = datetime.now(timezone.utc) + timedelta(hours=hours)
+    record = samples.record(measured_at=moment.isoformat(timespec="seconds"))
+    document = export_document([record])
+    if not refused:
+        assert import_document(document) == [record]
+        return
+    said = f"records[0].measured_at is '{record.measured_at}', but must be at most a day from now"
+    with pytest.raises(DocumentError, match=re.escape(said)):
+        import_document(document)
 
 
 def wrapped(records: str) -> str:
