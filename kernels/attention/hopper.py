@@ -117,6 +117,10 @@ class HopperTemplate(Template):
             return f"{ours} barriers and Triton's {theirs} exceed {_HARDWARE_BARRIERS}"
         return None
 
+    def block_warps(self, config: Config) -> int:
+        """Four a consumer, and four for the producer: Triton rounds its one up to a warpgroup."""
+        return 4 * int(config["consumers"]) + 4
+
     def default(self, problem: Problem, capability: int) -> Config:  # noqa: ARG002
         block_n, consumers, stages, q_buffers = {
             64: (128, 3, 3, 2), 128: (128, 2, 2, 2), 256: (64, 2, 2, 1),
