@@ -96,7 +96,7 @@ def table(records: Sequence[Record]) -> str:
     if ratios:
         lines += [
             "",
-            f"Over {len(ratios)} problems of the grid ours / best of them is, in the geometric mean, "
+            f"Over {len(ratios)} problems of the grid ours / best of them is in the geometric mean "
             f"{geometric_mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}).",
         ]
     targets = {
