@@ -53,7 +53,7 @@ _TALL_SEQLEN = 2048
 # loops no longer fits the instruction caches, which short sequences feel.
 _LONG_SEQLEN = 4096
 
-_CONSTEXPRS = 12  # of hopper_kernel.attention_forward
+_CONSTEXPRS = 13  # of hopper_kernel.attention_forward
 
 
 class HopperTemplate(Template):
@@ -76,6 +76,7 @@ class HopperTemplate(Template):
             "ping_pong": (False, True),
             "defer_rescale": (False, True),
             "whole_loop": (False, True),
+            "speculate": (False, True),
         }
 
     def supports(self, specialization: Specialization, capability: int) -> str | None:
@@ -108,6 +109,8 @@ class HopperTemplate(Template):
             return f"acc, s and p alone take {needed} of {_REGISTERS[consumers][0]} registers"
         if config["whole_loop"] and block_n == 128 and consumers == 3:
             return f"two loops over blocks of 128 keys spill {_REGISTERS[consumers][0]} registers"
+        if config["speculate"] and not (config["whole_loop"] and consumers == 2):
+            return "speculation is part of whole_loop and needs the registers of two consumers"
         shared = 2 * headdim * (_ROWS * consumers * q_buffers + 2 * stages * block_n)
         shared += _SCRATCH * consumers + _BARRIERS
         if shared > have.shared_memory:
@@ -130,7 +133,7 @@ class HopperTemplate(Template):
         whole_loop = problem.headdim == 128 and problem.seqlen >= _LONG_SEQLEN
         return Config(
             BLOCK_N=block_n, consumers=consumers, stages=stages, q_buffers=q_buffers,
-            ping_pong=True, defer_rescale=True, whole_loop=whole_loop,
+            ping_pong=True, defer_rescale=True, whole_loop=whole_loop, speculate=whole_loop,
         )  # fmt: skip
 
     def compile(self, specialization: Specialization, config: Config, capability: int) -> Binary:
@@ -304,6 +307,7 @@ def _arguments(specialization: Specialization, config: Config) -> list[Argument]
         "PING_PONG": config["ping_pong"],
         "DEFER": config["defer_rescale"],
         "WHOLE_LOOP": config["whole_loop"],
+        "SPECULATE": config["speculate"],
         "CONSUMER_REGISTERS": consumer_registers,
         "PRODUCER_REGISTERS": producer_registers,
     }

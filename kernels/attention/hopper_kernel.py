@@ -30,6 +30,7 @@ from kernels.attention.hopper_ptx import narrow, pin
 from kernels.attention.hopper_schedule import ROWS, Plan
 from kernels.attention.hopper_softmax import (
     as_rows,
+    factor_of,
     hide,
     rescale,
     row_parts,
@@ -56,6 +57,7 @@ class Result:
     LSE: gl.constexpr
     DEFER: gl.constexpr
     WHOLE_LOOP: gl.constexpr
+    SPECULATE: gl.constexpr
 
     @gluon.constexpr_function
     def __init__(
@@ -72,6 +74,7 @@ class Result:
         LSE,
         DEFER,
         WHOLE_LOOP,
+        SPECULATE,
     ):
         self.out = out
         self.lse = lse
@@ -85,6 +88,7 @@ class Result:
         self.LSE = gl.constexpr(LSE)
         self.DEFER = gl.constexpr(DEFER)
         self.WHOLE_LOOP = gl.constexpr(WHOLE_LOOP)
+        self.SPECULATE = gl.constexpr(SPECULATE)
 
 
 @gluon.constexpr_function
@@ -293,21 +297,46 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
         else:
             acc = rescale(acc, alpha, result.DEFER)
         if result.WHOLE_LOOP:
+            factor = factor_of(row_max, result.scale, result.coarse, result.limit)
             for _ in range(plan.whole(left, row)):
                 v_stage = stage
                 v_phase = phase
                 stage, phase = next_stage(stage, phase, pipe.STAGES)
                 s, acc = start_matmuls(q, p, acc, stage, phase, v_stage, v_phase, pipe, consumer)
                 s = finish_scores(s, stage, pipe)
-                weights, alpha, row_max, shift = weigh(
-                    s, row_max, shift, result.scale, result.coarse, result.limit, result.stale,
-                    False, result.DEFER,
-                )  # fmt: skip
-                parts = parts * as_rows(alpha, parts) + row_parts(weights)
-                pin(parts, plan.heads)
-                p = as_operand(weights, HEADDIM, dtype)
-                acc = finish_product(acc, v_stage, pipe)
-                acc = rescale(acc, alpha, result.DEFER)
+                if result.SPECULATE:
+                    # Exponentials need not wait for the maximum: the old one will nearly always do.
+                    top = gl.max(s, 1)
+                    weights = gl.exp2(s * factor[:, None] - shift[:, None])
+                    fresh = row_parts(weights)
+                    new_p = as_operand(weights, HEADDIM, dtype)
+                    grown = gl.max(gl.where(top > row_max + result.stale, 1, 0), 0) > 0
+                    alpha = gl.full([ROWS], 1.0, gl.float32, gl.SliceLayout(1, s.type.layout))
+                    if grown:
+                        weights, alpha, row_max, shift = weigh(
+                            s, row_max, shift, result.scale, result.coarse, result.limit,
+                            result.stale, False, result.DEFER,
+                        )  # fmt: skip
+                        fresh = row_parts(weights)
+                        new_p = as_operand(weights, HEADDIM, dtype)
+                        parts = parts * as_rows(alpha, parts)
+                        factor = factor_of(row_max, result.scale, result.coarse, result.limit)
+                    parts += fresh
+                    pin(parts, plan.heads)
+                    p = new_p
+                    acc = finish_product(acc, v_stage, pipe)
+                    if grown:
+                        acc = acc * as_rows(alpha, acc)
+                else:
+                    weights, alpha, row_max, shift = weigh(
+                        s, row_max, shift, result.scale, result.coarse, result.limit,
+                        result.stale, False, result.DEFER,
+                    )  # fmt: skip
+                    parts = parts * as_rows(alpha, parts) + row_parts(weights)
+                    pin(parts, plan.heads)
+                    p = as_operand(weights, HEADDIM, dtype)
+                    acc = finish_product(acc, v_stage, pipe)
+                    acc = rescale(acc, alpha, result.DEFER)
             left -= plan.whole(left, row)
             if left == 0:
                 pipe.release(pipe.q_slot(q_stage))
@@ -330,7 +359,7 @@ def attention_forward(
     scale, coarse, limit, stale,
     HEADDIM: gl.constexpr, CAUSAL: gl.constexpr, LSE: gl.constexpr, BLOCK_N: gl.constexpr,
     CONSUMERS: gl.constexpr, STAGES: gl.constexpr, Q_BUFFERS: gl.constexpr,
-    PING_PONG: gl.constexpr, DEFER: gl.constexpr, WHOLE_LOOP: gl.constexpr,
+    PING_PONG: gl.constexpr, DEFER: gl.constexpr, WHOLE_LOOP: gl.constexpr, SPECULATE: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """The share of one of `programs` programs.
@@ -345,7 +374,7 @@ def attention_forward(
     )  # fmt: skip
     result = Result(
         out, lse if LSE else out, out_batch, out_head, out_row, scale, coarse, limit, stale,
-        LSE, DEFER, WHOLE_LOOP,
+        LSE, DEFER, WHOLE_LOOP, SPECULATE,
     )  # fmt: skip
     pipe = start_pipeline(q, k, v, CONSUMERS, STAGES, Q_BUFFERS, PING_PONG)
     if CONSUMERS == 3:

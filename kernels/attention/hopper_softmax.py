@@ -48,6 +48,11 @@ def as_rows(vector, like):
 
 
 @gluon.jit
+def factor_of(row_max, scale, coarse, limit):
+    return gl.where(gl.abs(row_max) < limit, scale, coarse)
+
+
+@gluon.jit
 def shift_of(row_max, scale, coarse, limit):
     """What a row's scores are multiplied by, and what is subtracted from them then.
 
