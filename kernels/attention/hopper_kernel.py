@@ -26,15 +26,23 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from kernels.attention.gluon_compat import aggregate
 from kernels.attention.hopper_pipeline import matrix, next_stage, produce, start_pipeline
-from kernels.attention.hopper_ptx import narrow, pin
+from kernels.attention.hopper_ptx import (
+    any_in_warp,
+    narrow,
+    pin,
+    reweigh_unless_idle,
+    scale_unless_idle,
+)
 from kernels.attention.hopper_schedule import ROWS, Plan
 from kernels.attention.hopper_softmax import (
     as_rows,
     factor_of,
+    first_parts,
     hide,
     rescale,
     row_parts,
     row_totals,
+    shift_of,
     weigh,
 )
 
@@ -309,24 +317,27 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
                     top = gl.max(s, 1)
                     weights = gl.exp2(s * factor[:, None] - shift[:, None])
                     fresh = row_parts(weights)
-                    new_p = as_operand(weights, HEADDIM, dtype)
-                    grown = gl.max(gl.where(top > row_max + result.stale, 1, 0), 0) > 0
-                    alpha = gl.full([ROWS], 1.0, gl.float32, gl.SliceLayout(1, s.type.layout))
-                    if grown:
-                        weights, alpha, row_max, shift = weigh(
-                            s, row_max, shift, result.scale, result.coarse, result.limit,
-                            result.stale, False, result.DEFER,
-                        )  # fmt: skip
-                        fresh = row_parts(weights)
-                        new_p = as_operand(weights, HEADDIM, dtype)
-                        parts = parts * as_rows(alpha, parts)
-                        factor = factor_of(row_max, result.scale, result.coarse, result.limit)
-                    parts += fresh
+                    p16 = narrow(weights, dtype)
+                    grown = gl.where(top > row_max + result.stale, 1, 0)
+                    busy = any_in_warp(grown)
+                    row_max = gl.where(grown != 0, top, row_max)
+                    factor, new_shift = shift_of(row_max, result.scale, result.coarse, result.limit)
+                    alpha = gl.exp2(shift - new_shift)
+                    shift = new_shift
+                    held: gl.constexpr = s.shape[1] // 2
+                    sums, p16 = reweigh_unless_idle(
+                        s, p16, as_rows(factor, s), as_rows(shift, s), as_rows(busy, s), held
+                    )
+                    again = gl.convert_layout(first_parts(sums), fresh.type.layout)
+                    fresh = gl.where(as_rows(busy, parts) != 0, again, fresh)
+                    parts = parts * as_rows(alpha, parts) + fresh
                     pin(parts, plan.heads)
-                    p = new_p
+                    layout: gl.constexpr = gl.DotOperandLayout(0, product_layout(HEADDIM), 2)
+                    p = gl.convert_layout(p16, layout)
                     acc = finish_product(acc, v_stage, pipe)
-                    if grown:
-                        acc = acc * as_rows(alpha, acc)
+                    acc = scale_unless_idle(
+                        acc, as_rows(alpha, acc), as_rows(busy, acc), acc.shape[1] // 2
+                    )
                 else:
                     weights, alpha, row_max, shift = weigh(
                         s, row_max, shift, result.scale, result.coarse, result.limit,

@@ -34,6 +34,20 @@ def row_parts(p):
 
 
 @gluon.jit
+def first_parts(p):
+    """`row_parts` of the first eight columns alone."""
+    columns: gl.constexpr = p.shape[1]
+    if columns == 8:
+        parts = gl.sum(p.reshape([ROWS, LANES, 2]), 2)
+    else:
+        # (rows, which half, group of eight, eight): the first half of the groups
+        halves = p.reshape([ROWS, 2, columns // 2]).permute((0, 2, 1))
+        first, _ = gl.split(halves)
+        parts = first_parts(first)
+    return parts
+
+
+@gluon.jit
 def row_totals(parts, like):
     """The row sums of `row_parts`, as a vector like `like`."""
     layout: gl.constexpr = like.type.layout
