@@ -109,7 +109,9 @@ class HopperTemplate(Template):
             return f"acc, s and p alone take {needed} of {_REGISTERS[consumers][0]} registers"
         if config["whole_loop"] and block_n == 128 and consumers == 3:
             return f"two loops over blocks of 128 keys spill {_REGISTERS[consumers][0]} registers"
-        if config["speculate"] and not (config["whole_loop"] and consumers == 2):
+        if config["speculate"] and not (
+            config["whole_loop"] and (consumers == 2 or block_n == 64)
+        ):
             return "speculation is part of whole_loop and needs the registers of two consumers"
         shared = 2 * headdim * (_ROWS * consumers * q_buffers + 2 * stages * block_n)
         shared += _SCRATCH * consumers + _BARRIERS
