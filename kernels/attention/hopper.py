@@ -107,8 +107,6 @@ class HopperTemplate(Template):
         needed = headdim // 2 + block_n // 2 + block_n // 4
         if needed > _REGISTERS[consumers][0] - 24:
             return f"acc, s and p alone take {needed} of {_REGISTERS[consumers][0]} registers"
-        if config["whole_loop"] and block_n == 128 and consumers == 3:
-            return f"two loops over blocks of 128 keys spill {_REGISTERS[consumers][0]} registers"
         if config["speculate"] and not (
             config["whole_loop"] and (consumers == 2 or block_n == 64)
         ):
