@@ -126,10 +126,12 @@ def _by_sdpa(
     causal_offset: int,
     sm_scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    with torch.enable_grad():
+    # Whoever calls operators below autograd, as dispatch modes do, has it switched off.
+    key = torch._C.DispatchKey.AutogradFunctionality
+    with torch._C._SetExcludeDispatchKeyGuard(key, False), torch.enable_grad():
         q, k, v = (tensor.detach().requires_grad_() for tensor in (q, k, v))
         out = fallback.attention(q, k, v, causal, sm_scale, causal_offset)
-    grad_q, grad_k, grad_v = torch.autograd.grad(out, (q, k, v), grad_out)
+        grad_q, grad_k, grad_v = torch.autograd.grad(out, (q, k, v), grad_out)
     return grad_q, grad_k, grad_v
 
 
@@ -223,6 +225,5 @@ def _once(keyset: Any, *arguments: Any) -> Any:
 
 
 def _redispatch(keyset: Any, *arguments: Any) -> Any:
-    # Not below autograd for good: recomputation needs it.
     operator = torch.ops.attention_tuner.backward.default
     return operator.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
