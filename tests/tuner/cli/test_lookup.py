@@ -42,13 +42,29 @@ def test_it_explains_in_words(lookup: Run) -> None:
     said = lookup("--seqlen", "700", "--target", "sm90-132x-80gib-700w")
     assert said.status == 0
     for word in (
-        "config   portable(",
-        "source   nearest",
-        "why      ",
+        "config    portable(",
+        "source    nearest",
+        "why       ",
         "1.37× in seqlen",
         "record ",
+        "re-tuning about ",
+        "by its trials so far: tuner search --hdim 256 --seqlen 700 --causal --dtype fp16 --batch",
     ):
         assert word in said.out
+
+
+def test_it_says_what_tuning_would_cost(lookup: Run) -> None:
+    words = ("--target", "sm90-132x-80gib-700w", "--json")
+    (near,) = lookup("--seqlen", "512", "--batch", "32", *words).json["lookups"]
+    (far,) = lookup("--seqlen", "9999", *words).json["lookups"]
+    assert near["retuning"]["measured"]
+    assert not far["retuning"]["measured"]
+    for found in (near, far):
+        assert found["retuning"]["trials"] == 60
+        assert found["retuning"]["seconds"] > 15
+    assert far["retuning"]["command"].endswith(
+        "--seqlen 9999 --causal --dtype fp16 --batch 1 --heads 8"
+    )
 
 
 def test_without_a_gpu_the_target_is_that_of_the_records(lookup: Run) -> None:
