@@ -25,7 +25,7 @@ def announce(reason: str) -> None:
     """Warn that SDPA serves a call, once per reason in a process."""
     if reason not in _announced:
         _announced.add(reason)
-        warnings.warn(f"served by PyTorch's SDPA: {reason}", FallbackWarning, stacklevel=4)
+        warnings.warn(f"served by PyTorch's SDPA: {reason}", FallbackWarning, stacklevel=7)
 
 
 def attention(

@@ -65,19 +65,19 @@ def prepared_launch(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    out: Tensor,
     causal: bool,
     causal_offset: int,
     sm_scale: float,
     wants_lse: bool,
 ) -> Launch | None:
-    """What launches calls like this one, which has just been served, straight on addresses; None
-    where such calls need more than a launch."""
+    """What launches calls like this one, which has just been served with `out`, straight on
+    addresses; None where such calls need more than a launch."""
     if type(q) is not Tensor or sm_scale < 0 or q.numel() == 0:
         return None
     plan = plans.known(q, k, v, causal, wants_lse)
     if plan is None or plan.template is None or plan.binary is None:
         return None
-    out = torch.empty_like(q)
     if not all(aligned(tensor) for tensor in (q, k, v, out)):
         return None
     with torch.cuda.device(q.device):

@@ -176,7 +176,7 @@ def _report(target: Target, problem: Problem, resolution: Resolution) -> None:
             f"attention for {problem} runs by a {source} config: {resolution.reason} "
             "(`tuner search` tunes it; said once for this headdim, mask and dtype)",
             UntunedWarning,
-            stacklevel=6,
+            stacklevel=9,
         )
 
 

@@ -8,7 +8,7 @@ says.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, empty_like
 
 from tuner.forward import attention_forward, needs_gradients, prepared_launch
 from tuner.repetition import remember, repeat
@@ -56,7 +56,7 @@ def custom_attention_forward(
     scale = validate(q, k, v, causal, sm_scale)
     out, _ = attention_forward(q, k, v, causal, 0, scale, strict=strict)
     if not (compiling or needs_gradients(q, k, v)):
-        launch = prepared_launch(q, k, v, causal, 0, scale, False)
+        launch = prepared_launch(q, k, v, out, causal, 0, scale, False)
         if launch is not None:
             remember(q, k, v, causal, sm_scale, launch)
     return out
@@ -105,7 +105,7 @@ def attention(
         )
     out, _ = attention_forward(q, k, v, is_causal, 0, factor, strict=strict)
     if not (compiling or needs_gradients(q, k, v)):
-        launch = prepared_launch(q, k, v, is_causal, 0, factor, False)
+        launch = prepared_launch(q, k, v, out, is_causal, 0, factor, False)
         if launch is not None:
             remember(q, k, v, is_causal, scale, launch, entry)
     return out
@@ -153,13 +153,14 @@ def flash_attn_func(
     offset = k.shape[1] - q.shape[1]
     bhsd = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     out, lse = attention_forward(*bhsd, causal, offset, scale, return_lse, strict)
-    if not (compiling or needs_gradients(q, k, v)):
-        launch = prepared_launch(*bhsd, causal, offset, scale, return_lse)
+    result = out.transpose(1, 2)
+    # The layout that the next call gets; another where the order of q's strides is ambiguous.
+    if not (compiling or needs_gradients(q, k, v)) and result.stride() == empty_like(q).stride():
+        launch = prepared_launch(*bhsd, out, causal, offset, scale, return_lse)
         if launch is not None:
             lse_shape = tuple(lse.shape) if lse is not None else None
             remember(q, k, v, causal, softmax_scale, launch, entry, lse_shape)
-    out = out.transpose(1, 2)
-    return out if lse is None else (out, lse)
+    return result if lse is None else (result, lse)
 
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -139,6 +139,7 @@ def views():
     yield "packed", [packed[:, :, i].transpose(1, 2) for i in range(3)]
     q, k, v = draw()
     yield "expanded batch", [q, k[:1].expand_as(k), v[:1].expand_as(v)]
+    yield "expanded q", [q[:, :1].expand_as(q), k, v]
     yield "expanded heads", [q, k[:, :1].expand_as(k), v[:, :1].expand_as(v)]
     wide = torch.randn(2, 4, 40, 3 * 64).half()
     yield "sliced headdim", [wide[..., 64 * i : 64 * (i + 1)] for i in range(3)]
@@ -146,17 +147,30 @@ def views():
     yield "sliced rows", [long[:, :, i : i + 40] for i in (1, 20, 59)]
 
 
-@pytest.mark.parametrize(
-    "kind", ["packed", "expanded batch", "expanded heads", "sliced headdim", "sliced rows"]
+VIEWS = (
+    "packed",
+    "expanded batch",
+    "expanded q",
+    "expanded heads",
+    "sliced headdim",
+    "sliced rows",
 )
+
+
+@pytest.mark.parametrize("kind", VIEWS)
 def test_views_are_read_in_place(stand_in: StandIn, kind: str, monkeypatch) -> None:
     tensors = dict(views())[kind]
+    given = [t.transpose(1, 2) for t in tensors]
     monkeypatch.setattr(torch.Tensor, "clone", None)  # any copy fails
+    expected, _ = attention_reference(*tensors, 1 / 8, True)
     for _ in range(2):
         out = tuner.custom_attention_forward(*tensors)
-        close(out, attention_reference(*tensors, 1 / 8, True)[0])
+        close(out, expected)
         assert out.stride() == torch.empty_like(tensors[0]).stride()
     assert stand_in.launched == ["launched", "repeated"]
+    for _ in range(3):
+        close(tuner.flash_attn_func(*given, causal=True).transpose(1, 2), expected)
+    assert "repeated" in stand_in.launched[-1] or kind == "expanded q"
 
 
 @pytest.mark.parametrize("kind", ["odd offset", "last", "odd rows"])
@@ -238,3 +252,35 @@ def test_the_fake_kernel_promises_what_the_real_one_gives(stand_in: StandIn) -> 
             out, lse = tuner.flash_attn_func(q, q, q, causal=True, return_lse=True)
     assert (out.shape, out.stride(), out.dtype) == (q.shape, q.stride(), q.dtype)
     assert (lse.shape, lse.dtype) == ((2, 4, 128), torch.float32)
+
+
+class Flash(torch.nn.Module):
+    def forward(self, q, k, v):
+        return tuner.flash_attn_func(q, k, v, causal=True, return_lse=True)
+
+
+def test_exported_with_free_seqlens(stand_in: StandIn) -> None:
+    free_q, free_k = ({1: torch.export.Dim(name, min=2, max=4096)} for name in ("q", "k"))
+    program = torch.export.export(
+        Flash(), tuple(bshd(draw(30, 50))), dynamic_shapes=(free_q, free_k, free_k)
+    )
+    for lengths in ((20, 60), (70, 9)):
+        tensors = draw(*lengths)
+        out, lse = program.module()(*bshd(tensors))
+        expected, logs = attention_reference(*tensors, 1 / 8, True, lengths[1] - lengths[0])
+        close(out.transpose(1, 2), expected)
+        torch.testing.assert_close(lse, logs)
+
+
+def test_compiled_once_for_all_seqlens_and_each_gets_its_own_plan(stand_in: StandIn) -> None:
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    function = torch.compile(Flash(), backend=counter, fullgraph=True, dynamic=True)
+    for seqlen in (20, 33, 60, 90):
+        tensors = draw(seqlen, seqlen)
+        out, _ = function(*bshd(tensors))
+        close(out.transpose(1, 2), attention_reference(*tensors, 1 / 8, True)[0])
+    assert counter.frame_count == 1
+    assert len(stand_in.loaded) == 4
