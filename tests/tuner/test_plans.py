@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -214,6 +216,30 @@ def test_refreshing_on_request(stand_in: StandIn, alone, tmp_path: Path, caplog)
     path.write_bytes(b"no database")
     assert tuner.refresh() == after  # what was read stays
     assert "going on with the records read before" in caplog.text
+
+
+@quiet
+def test_a_locked_database_holds_up_nothing(
+    stand_in: StandIn, alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.db"
+    with Store.open(path, write_ahead_log=False) as store:
+        store.add_record(record())
+    before = tuner.use(path)
+    write(path, record(replace(PROBLEM, seqlen=64)))
+    monkeypatch.setattr(snapshot, "LOOK_EVERY_S", 0.0)
+    locker = sqlite3.connect(path, isolation_level=None)
+    try:
+        locker.execute("BEGIN EXCLUSIVE")
+        began = time.monotonic()
+        call(95)
+        assert time.monotonic() - began < 5
+        assert tuner.snapshot_hash() == before
+        assert stand_in.loaded[-1][0].config == other_config()  # what was read stays in force
+    finally:
+        locker.close()
+    call(94)
+    assert tuner.snapshot_hash() != before
 
 
 def test_the_environment_names_the_database(

@@ -42,7 +42,8 @@ def lookup(
     from tuner.search import cost
     from tuner.store.layers import Layers
 
-    records = Layers.load(db).standing()
+    layers = Layers.load(db)
+    records = layers.standing()
     chosen, origin = choose_target(target, records)
     found = [(problem, resolve.resolve(records, chosen, problem)) for problem in problems]
     capability = chosen.hardware.capability
@@ -53,7 +54,7 @@ def lookup(
     if as_json:
         from tuner.cli.jsonform import json_form
 
-        form = {"target": chosen, "target_from": origin, "lookups": []}
+        form = {"target": chosen, "target_from": origin, "snapshot": layers.snapshot_hash()}
         print(
             json.dumps(
                 {
@@ -80,6 +81,7 @@ def lookup(
     print_line(
         out, f"target    {chosen.gpu_name} ({chosen.hardware}), Triton {chosen.triton}: {origin}"
     )
+    print_line(out, f"snapshot  {layers.snapshot_hash()}: the same wherever these records stand")
     for problem, resolution in found:
         record = resolution.record
         lines = [

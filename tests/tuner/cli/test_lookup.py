@@ -67,6 +67,14 @@ def test_it_says_what_tuning_would_cost(lookup: Run) -> None:
     )
 
 
+def test_it_shows_the_snapshot_that_the_runtime_names(lookup: Run, searched: Path) -> None:
+    from tuner.snapshot import Snapshot
+
+    digest = Snapshot.load(searched).digest
+    assert lookup("--seqlen", "512", "--json").json["snapshot"] == digest
+    assert f"snapshot  {digest}: " in lookup("--seqlen", "512").out
+
+
 def test_without_a_gpu_the_target_is_that_of_the_records(lookup: Run) -> None:
     said = lookup("--seqlen", "512")
     assert "that of the records, since there is no GPU here" in said.out
