@@ -48,7 +48,7 @@ def bench(
     needs_gpu("bench")
 
     from tuner import bench as benchmark
-    from tuner.runtime import use
+    from tuner.control import use
 
     if asked.headdims and asked.seqlens:
         problems = asked.named()

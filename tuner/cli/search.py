@@ -69,6 +69,14 @@ def search(
         str | None,
         typer.Option(metavar="cuda|replay", help="Measure, or replay; by default what works here."),
     ] = None,
+    from_misses: Annotated[
+        bool,
+        typer.Option(
+            "--from-misses",
+            metavar=options.FLAG,
+            help="What production ran untuned, as noted under TUNER_RECORD_MISSES=1, not the grid.",
+        ),
+    ] = False,
     spaces: Spaces = None,
     db: Database = None,
     as_json: Json = False,
@@ -87,14 +95,16 @@ def search(
     from tuner.cli.display import watching
     from tuner.cli.executors import executor_for
     from tuner.cli.jsonform import json_form
+    from tuner.cli.missed import Missed
     from tuner.cli.tables import console, print_records, time_line
     from tuner.device import has_gpu
     from tuner.search import driver, samplers
     from tuner.store.layers import Layers
 
     options.one_of("--sampler", sampler, samplers.NAMES)
-    problems = asked.grid()
     with executor_for(backend, spaces) as executor:
+        missed = Missed(asked, executor) if from_misses else None
+        problems = asked.grid() if missed is None else missed.problems
         served = [problem for problem in problems if executor.refuse(problem) is None]
         if not served:
             refusal = executor.refuse(problems[0]) or "nothing to search"
@@ -107,6 +117,9 @@ def search(
         settings = driver.Options(trials, budget_s, sampler, seed, force, templates)
         with Layers.open(db) as layers, watching(as_json) as watch:
             watch.say(executor.announce())
+            if missed is not None:
+                problems = missed.plan(served, layers.standing())
+                watch.say(missed.summary(problems))
             try:
                 results = driver.search(
                     problems, executor, layers.store, layers.standing(), settings, watch
@@ -116,6 +129,8 @@ def search(
                 warn(f"interrupted; {kept}, and the same command resumes")
                 raise typer.Exit(130) from None
         records = [record for record in results if record is not None]
+        if missed is not None:
+            missed.settle(record.problem for record in records)
         if as_json:
             done = {"event": "done", "seconds": watch.seconds, "records": records}
             print(json.dumps(json_form(done)))
@@ -123,5 +138,5 @@ def search(
             out = console()
             print_records(out, f"Records on {executor.target.gpu_name}", records)
             out.print(time_line(watch.seconds, executor.origin))
-    if not records:
+    if problems and not records:
         raise CommandError(watch.refusal or "no candidate succeeded, so nothing was recorded")

@@ -11,6 +11,7 @@ from typing import Literal
 
 from kernels.attention.problem import Problem
 from tuner.record import Record, standing, superseded
+from tuner.store import sqlite
 from tuner.store.database import Store
 from tuner.store.errors import StoreError
 from tuner.store.locations import shipped_database, user_database
@@ -105,6 +106,16 @@ class WritableLayers(Layers):
     def __init__(self, store: Store, shipped: Iterable[Record]) -> None:
         super().__init__(store.records(), shipped)
         self.store = store
+
+
+def change_token(location: str | Path | None = None) -> object | None:
+    """A value that differs once the user's database, found as in `user_database`, may have changed.
+    It costs two stats; None where it would cost a connection."""
+    path = user_database(location)
+    try:
+        return None if "://" in str(path) else sqlite.change_token(Path(path).expanduser())
+    except RuntimeError:  # the home of a user that is not known
+        return None
 
 
 def _shipped_records(path: str | Path | None, strict: bool) -> list[Record]:
