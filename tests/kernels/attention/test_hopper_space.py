@@ -60,14 +60,18 @@ def test_every_rejection_has_a_reason(changes, reason):
     assert reason in (TEMPLATE.reject(CAUSAL, Config(GOOD, **changes), 90) or "")
 
 
-def test_two_loops_need_the_registers_of_two_consumers():
-    config = Config(GOOD, consumers=3, whole_loop=True)
-    reason = TEMPLATE.reject(Specialization(64, True, "fp16"), config, 90) or ""
-    assert reason == "two loops over blocks of 128 keys spill 160 registers"
+def test_speculation_needs_a_loop_of_its_own_and_registers():
+    for changes in (
+        {"whole_loop": False, "speculate": True},
+        {"BLOCK_N": 128, "consumers": 3, "whole_loop": True, "speculate": True},
+    ):
+        config = Config(TEMPLATE.default(Problem.on_grid(64, 4096, True), 90), **changes)
+        reason = TEMPLATE.reject(Specialization(64, True, "fp16"), config, 90) or ""
+        assert reason.startswith("speculation is part of whole_loop")
 
 
 def test_no_more_hardware_barriers_than_there_are():
-    config = Config(GOOD, BLOCK_N=64, consumers=3, stages=4, whole_loop=False)
+    config = Config(GOOD, BLOCK_N=64, consumers=3, stages=4, whole_loop=False, speculate=False)
     reason = TEMPLATE.reject(Specialization(64, True, "fp16"), config, 90) or ""
     assert reason == "13 barriers and Triton's 4 exceed 16"
 
