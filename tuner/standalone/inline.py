@@ -1,7 +1,7 @@
 """One file from several: a module with all it uses of our others, taken from their sources.
 
-Nothing is imported or run, only parsed, so that it works where neither torch nor Triton is
-installed, and what comes out is the text that was written, comments included. An alias at an import
+The modules are parsed, not imported, so that it works where neither torch nor Triton is installed,
+and what comes out is the text that was written, comments included. An alias at an import
 (`from x import y as z`) is the name that y gets.
 """
 
