@@ -47,7 +47,9 @@ class Compiled:
 
 
 @pytest.mark.parametrize("tma", [True, False])
-@pytest.mark.parametrize(("headdim", "causal", "dtype"), [(64, True, "fp16"), (128, False, "bf16")])
+@pytest.mark.parametrize(
+    ("headdim", "causal", "dtype"), [(64, True, "fp16"), (128, False, "bf16"), (256, True, "fp16")]
+)
 def test_compiles_to_what_the_template_compiles(
     headdim: int, causal: bool, dtype: str, tma: bool, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -59,8 +61,8 @@ def test_compiles_to_what_the_template_compiles(
     config = Config({**registry.get("portable").default(problem, 90), "tma": tma})
     theirs = module.Config(
         config["BLOCK_M"], config["BLOCK_N"], config["num_warps"], config["num_stages"],
-        config["maxnreg"], tma, config["defer_rescale"], config["diagonal_first"], False,
-        config["heads_together"],
+        config["maxnreg"], tma, config["defer_rescale"], config["diagonal_first"],
+        config.get("sum_late", False), config["heads_together"],
     )  # fmt: skip
     torch_dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
     monkeypatch.setattr(driver, "_active", NoGpu())
