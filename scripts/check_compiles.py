@@ -1,10 +1,10 @@
 """Check that every registered template compiles for every target it claims, without a GPU.
 
 Compiles the default configs over the benchmark grid, causal and full, in every dtype, and those of
-the records in configs.db. Fails on whatever the compiler refuses; where the target is sm_90, also
-on matmuls that are not wgmma, and on spills: any under the oldest Triton, with which the kernels
-were tuned, and more than a few words, which lie outside the loops, under others. Needs Triton, but
-no torch:
+the records in configs.db. Fails on whatever the compiler refuses, and on more shared memory than a
+block can have; where the target is sm_90, also on matmuls that are not wgmma, and on spills: any
+under the oldest Triton, with which the kernels were tuned, and more than a few words, which lie
+outside the loops, under others. Needs Triton, but no torch:
 
     python scripts/check_compiles.py [--jobs N] [CAPABILITY ...]
 """
@@ -21,6 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (lets Hugging Face's `kernels`, if installed, share its name with ours)
 from kernels.attention import registry
+from kernels.attention.capability import limits
 from kernels.attention.config import Config
 from kernels.attention.problem import DTYPES, GRID_SEQLENS, HEADDIMS, Problem, Specialization
 from kernels.attention.template import CompileError
@@ -67,6 +68,9 @@ def check(job: Job) -> str | None:
         binary = registry.get(name).compile(specialization, config, capability)
     except CompileError as error:
         return f"{what}: {error}"
+    have = limits(capability).shared_memory
+    if binary.resources.shared_memory > have:
+        return f"{what}: {binary.resources.shared_memory} bytes of {have} of shared memory"
     if capability != HOPPER:
         return None
     if "wgmma.mma_async" not in binary.kernel.asm["ptx"]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from kernels.attention import registry
 from kernels.attention.problem import Problem, Specialization
 from tuner.evaluate.executor import Executor
 from tuner.record import Record, standing
@@ -154,7 +155,8 @@ def _needless(
             hardware=executor.target.hardware,
             triton=executor.target.triton,
         )
-        tried = sum(trial.template_version == version for trial in known)
+        versions = {name: executor.template_version(problem, name) for name in registry.names()}
+        tried = sum(t.template_version == versions.get(t.candidate.template) for t in known)
         if tried < options.wanted(feasible):
             return None
     return f"has a fresh record of {own.measured_at[:10]}; --force searches again"

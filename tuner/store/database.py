@@ -35,6 +35,7 @@ from tuner.record import Record
 from tuner.store import postgresql, rows, sqlite
 from tuner.store.errors import StoreError, explain
 from tuner.store.interrupts import deferring_interrupts
+from tuner.store.locations import check_type
 from tuner.store.migrate import revision, upgrade
 from tuner.store.moments import tomorrow
 from tuner.store.schema import HEAD, records, trials
@@ -304,9 +305,8 @@ class Store:
 
 def _parse(location: str | Path) -> Path | URL:
     """A path for SQLite, a URL for PostgreSQL."""
-    if not isinstance(location, (str, Path)):
-        raise TypeError(f"the database is {location!r}, but must be a path or a URL")
-    if location == "":  # as of a variable that is not set; Path would take it for the folder here
+    # As of a variable that is not set; Path would take it for the folder here.
+    if check_type(location) == "":
         raise StoreError("the database is '', but must be a path or a URL")
     if isinstance(location, Path) or "://" not in location:
         return _expanded(location)
