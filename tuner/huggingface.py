@@ -10,8 +10,9 @@ padding left or right is: a batch that is padded right, under a causal mask, by 
 by one launch for each group of neighbouring sequences with the same run. Where a run is known costs
 one synchronisation per forward, as in transformers' own flash attention. Rows of padding are
 unspecified. All else goes to SDPA: CPU tensors silently; other masks, dropout, position biases and
-dtypes with one warning each. So do padded batches within graphs of torch.compile and CUDA graphs,
-where nothing may depend on what a mask holds.
+dtypes with one warning each. So do, within graphs of torch.compile and CUDA graphs, batches with a
+mask, since nothing may depend on what it holds there, and forwards without a cache, which
+transformers then takes for packed sequences; torch.compile keeps the warning back.
 """
 
 from __future__ import annotations
@@ -158,7 +159,8 @@ def attention_forward(
             return _flash(query, key, value, causal, scaling), None
         return _by_runs(query, key, value, attention_mask.shape[1], padding, scaling), None
     if _serves(query.device):
-        fallback.announce(reason)
+        if not torch.compiler.is_compiling():  # a warning would break the graph
+            fallback.announce(reason)
         attention_mask = _explicit(query, key, attention_mask, causal)
         is_causal = causal and attention_mask is None
     found: tuple[Tensor, None] = sdpa_attention_forward(

@@ -250,6 +250,20 @@ def test_in_graphs_no_mask_is_read(served: Any, monkeypatch: pytest.MonkeyPatch,
     assert len(served.launched) == LAYERS
 
 
+@pytest.mark.parametrize("with_mask", [False, True])
+@pytest.mark.parametrize("with_cache", [False, True])
+def test_in_one_graph_of_torch_compile(served: Any, with_mask: bool, with_cache: bool) -> None:
+    model, mask = llama(), padded("left")
+    model.set_attn_implementation("tuner")
+    more = {"use_cache": with_cache, **({"attention_mask": mask} if with_mask else {})}
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    with torch.no_grad():
+        ours = compiled(tokens(), **more).logits
+        assert bool(served.launched) is (with_cache and not with_mask)
+        theirs = model(tokens(), **more).logits
+    close(ours, theirs, mask if with_mask else None)
+
+
 def test_trains_as_sdpa_does(served: Any) -> None:
     model, mask, ids = llama(), padded("left"), tokens()
     labels = ids.masked_fill(mask == 0, -100)
