@@ -28,6 +28,8 @@ MAY = {
     "backward": {"fallback"},
     "forward": {"backward", "fallback", "plans"},
     "runtime": {"forward", "repetition", "validation"},
+    "standalone": WORDS | {"resolve", "validation"},
+    "huggingface": {"fallback", "runtime"},
     "bench": WORDS | {"evaluate", "runtime"},
     "doctor": WORDS | {"store"},
     "fallback": set(),

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from tuner.cli import options
-from tuner.cli.options import Batch, Causal, Database, Dtype, Hdim, Heads, Json, Seqlen
+from tuner.cli.options import Batch, Causal, Database, Dtype, Hdim, Heads, Json, Seqlen, Target
 
 if TYPE_CHECKING:
     from tuner.record import Record
@@ -22,14 +20,7 @@ def lookup(
     dtype: Dtype = None,
     batch: Batch = None,
     heads: Heads = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TARGET",
-            help="sm_90, part of a GPU's name, or a hardware key; else the GPU here, else that of "
-            "the records.",
-        ),
-    ] = None,
+    target: Target = None,
     db: Database = None,
     as_json: Json = False,
 ) -> None:

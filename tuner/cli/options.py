@@ -103,6 +103,15 @@ Database = Annotated[
         "--db", metavar="FILE|URL", help="Your database; $TUNER_DB, else in your data folder."
     ),
 ]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="TARGET",
+        help="sm_90, part of a GPU's name, or a hardware key; else the GPU here, else that of the "
+        "records.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", metavar=FLAG, help="Print JSON for programs.")]
 Spaces = Annotated[
     Path | None,

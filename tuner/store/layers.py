@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -48,6 +48,7 @@ class Layers:
         *,
         strict: bool = True,
         shipped: str | Path | None = None,
+        keep: Callable[[Record], bool] | None = None,
     ) -> Layers:
         """Read both layers, changing and creating nothing.
 
@@ -56,6 +57,7 @@ class Layers:
                 an empty layer, unless it is named here.
             strict: raise for a database that cannot be read; else log a warning and leave it out.
             shipped: instead of the shipped database.
+            keep: as if there were no records but those for which it holds.
 
         Raises:
             StoreError: a database cannot be read, and `strict`.
@@ -64,7 +66,7 @@ class Layers:
         user: list[Record] = []
         if location is not None or not _never_made(path):
             user = _read(path, strict)
-        return cls(user, _shipped_records(shipped, strict))
+        return cls(filter(keep, user), filter(keep, _shipped_records(shipped, strict)))
 
     @classmethod
     @contextmanager
