@@ -107,8 +107,11 @@ class HopperTemplate(Template):
         needed = headdim // 2 + block_n // 2 + block_n // 4
         if needed > _REGISTERS[consumers][0] - 24:
             return f"acc, s and p alone take {needed} of {_REGISTERS[consumers][0]} registers"
-        if config["speculate"] and not (config["whole_loop"] and (consumers == 2 or block_n == 64)):
-            return "speculation is part of whole_loop and needs the registers of two consumers"
+        if config["speculate"]:
+            if not (config["whole_loop"] and config["defer_rescale"]):
+                return "speculation is part of whole_loop, and defers the rescale"
+            if consumers == 3 and block_n == 128:
+                return "speculation needs more registers than three consumers have"
         shared = 2 * headdim * (_ROWS * consumers * q_buffers + 2 * stages * block_n)
         shared += _SCRATCH * consumers + _BARRIERS
         if shared > have.shared_memory:
