@@ -16,6 +16,7 @@ from tuner.cli.options import (
     Causal,
     Database,
     Dtype,
+    Gpus,
     Hdim,
     Heads,
     Json,
@@ -70,6 +71,17 @@ def search(
         typer.Option(metavar="cuda|replay", help="Measure, or replay; by default what works here."),
     ] = None,
     spaces: Spaces = None,
+    gpus: Gpus = None,
+    executor: Annotated[
+        str | None,
+        typer.Option(metavar="local|ray", help="Where to: this machine, or a Ray cluster."),
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="The cluster's; $RAY_ADDRESS, else the one of this machine."
+        ),
+    ] = None,
     db: Database = None,
     as_json: Json = False,
 ) -> None:
@@ -94,10 +106,10 @@ def search(
 
     options.one_of("--sampler", sampler, samplers.NAMES)
     problems = asked.grid()
-    with executor_for(backend, spaces) as executor:
-        served = [problem for problem in problems if executor.refuse(problem) is None]
+    with executor_for(backend, spaces, None, gpus, executor, ray_address) as opened:
+        served = [problem for problem in problems if opened.refuse(problem) is None]
         if not served:
-            refusal = executor.refuse(problems[0]) or "nothing to search"
+            refusal = opened.refuse(problems[0]) or "nothing to search"
             advice = "; there is no GPU here to measure it" if not has_gpu() else ""
             raise CommandError(f"{refusal}{advice}")
         if asked.seqlens is None:
@@ -106,10 +118,10 @@ def search(
             budget_s = max(1.0, budget_s - (time.monotonic() - began))
         settings = driver.Options(trials, budget_s, sampler, seed, force, templates)
         with Layers.open(db) as layers, watching(as_json) as watch:
-            watch.say(executor.announce())
+            watch.say(opened.announce())
             try:
                 results = driver.search(
-                    problems, executor, layers.store, layers.standing(), settings, watch
+                    problems, opened, layers.store, layers.standing(), settings, watch
                 )
             except KeyboardInterrupt:
                 kept = f"{watch.trials} new trials are kept in {layers.store.location}"
@@ -121,7 +133,7 @@ def search(
             print(json.dumps(json_form(done)))
         elif records:
             out = console()
-            print_records(out, f"Records on {executor.target.gpu_name}", records)
-            out.print(time_line(watch.seconds, executor.origin))
+            print_records(out, f"Records on {opened.target.gpu_name}", records)
+            out.print(time_line(watch.seconds, opened.origin))
     if not records:
         raise CommandError(watch.refusal or "no candidate succeeded, so nothing was recorded")
