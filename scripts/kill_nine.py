@@ -34,7 +34,7 @@ from tuner.evaluate.replay import ReplayExecutor  # noqa: E402
 from tuner.search import driver  # noqa: E402
 from tuner.search.events import Event, TrialEnded  # noqa: E402
 from tuner.store.database import Store  # noqa: E402
-from tuner.store.layers import Layers  # noqa: E402
+from tuner.store.locations import shipped_database  # noqa: E402
 
 PROBLEM = Problem.on_grid(64, 4096, True)
 TRIALS = 40
@@ -190,7 +190,10 @@ def write(location: str, first: str) -> None:
     """The child that writes."""
     from dataclasses import replace
 
-    pattern = Layers.load(os.devnull, strict=False).standing()[0]
+    shipped = shipped_database()
+    assert shipped is not None
+    with Store.read_only(shipped) as store:
+        pattern = store.records()[0]
     with Store.open(location) as store:
         for number in range(int(first), int(first) + 1_000_000):
             store.add_record(replace(pattern, note=str(number), uid=""))
