@@ -16,6 +16,7 @@ from tuner.cli.options import (
     Causal,
     Database,
     Dtype,
+    Gpus,
     Hdim,
     Heads,
     Json,
@@ -78,6 +79,17 @@ def search(
         ),
     ] = False,
     spaces: Spaces = None,
+    gpus: Gpus = None,
+    executor: Annotated[
+        str | None,
+        typer.Option(metavar="local|ray", help="Where to: this machine, or a Ray cluster."),
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="The cluster's; $RAY_ADDRESS, else the one of this machine."
+        ),
+    ] = None,
     db: Database = None,
     as_json: Json = False,
 ) -> None:
@@ -102,12 +114,12 @@ def search(
     from tuner.store.layers import Layers
 
     options.one_of("--sampler", sampler, samplers.NAMES)
-    with executor_for(backend, spaces) as executor:
-        missed = Missed(asked, executor) if from_misses else None
+    with executor_for(backend, spaces, None, gpus, executor, ray_address) as opened:
+        missed = Missed(asked, opened) if from_misses else None
         problems = asked.grid() if missed is None else missed.problems
-        served = [problem for problem in problems if executor.refuse(problem) is None]
+        served = [problem for problem in problems if opened.refuse(problem) is None]
         if not served:
-            refusal = executor.refuse(problems[0]) or "nothing to search"
+            refusal = opened.refuse(problems[0]) or "nothing to search"
             advice = "; there is no GPU here to measure it" if not has_gpu() else ""
             raise CommandError(f"{refusal}{advice}")
         if asked.seqlens is None:
@@ -116,13 +128,13 @@ def search(
             budget_s = max(1.0, budget_s - (time.monotonic() - began))
         settings = driver.Options(trials, budget_s, sampler, seed, force, templates)
         with Layers.open(db) as layers, watching(as_json) as watch:
-            watch.say(executor.announce())
+            watch.say(opened.announce())
             if missed is not None:
                 problems = missed.plan(served, layers.standing())
                 watch.say(missed.summary(problems))
             try:
                 results = driver.search(
-                    problems, executor, layers.store, layers.standing(), settings, watch
+                    problems, opened, layers.store, layers.standing(), settings, watch
                 )
             except KeyboardInterrupt:
                 kept = f"{watch.trials} new trials are kept in {layers.store.location}"
@@ -136,7 +148,7 @@ def search(
             print(json.dumps(json_form(done)))
         elif records:
             out = console()
-            print_records(out, f"Records on {executor.target.gpu_name}", records)
-            out.print(time_line(watch.seconds, executor.origin))
+            print_records(out, f"Records on {opened.target.gpu_name}", records)
+            out.print(time_line(watch.seconds, opened.origin))
     if problems and not records:
         raise CommandError(watch.refusal or "no candidate succeeded, so nothing was recorded")

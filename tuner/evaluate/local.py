@@ -14,6 +14,7 @@ from tuner.evaluate import compiler
 from tuner.evaluate.compile_farm import CompileFarm, available_cpus
 from tuner.evaluate.evaluator import FACTORY, SILENCE_S, Evaluator
 from tuner.evaluate.executor import Compilation, Evaluation, Executor, Race
+from tuner.evaluate.memory import refuse_for_memory
 from tuner.target import Target
 from tuner.trial import Candidate, Origin
 
@@ -90,16 +91,7 @@ class LocalExecutor(Executor):
         )
 
     def refuse(self, problem: Problem) -> str | None:
-        # q, k, v, out, what they are drawn from in fp32, and one head's fp32 scores thrice.
-        elements = problem.batch * problem.heads * problem.seqlen * problem.headdim
-        need = 12 * elements + 3 * 4 * problem.seqlen**2
-        have = self.target.hardware.memory_gib * 2**30
-        if need > 0.9 * have:
-            return (
-                f"{problem} needs {need / 2**30:.0f} GiB to check and time, "
-                f"but the GPU has {self.target.hardware.memory_gib} GiB"
-            )
-        return None
+        return refuse_for_memory(problem, self.target.hardware.memory_gib)
 
     def compile(self, problem: Problem, candidate: Candidate) -> Future[Compilation]:
         return self._farm.submit(candidate, problem.specialization, self.target.hardware.capability)

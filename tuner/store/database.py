@@ -38,6 +38,7 @@ from tuner.store.interrupts import deferring_interrupts
 from tuner.store.locations import check_type
 from tuner.store.migrate import revision, upgrade
 from tuner.store.moments import tomorrow
+from tuner.store.mounts import network_file_system
 from tuner.store.schema import HEAD, records, trials
 from tuner.store.wire import WireError
 from tuner.target import Hardware
@@ -93,7 +94,8 @@ class Store:
             create: make the file, its folder and the tables where there are none.
             timeout_s: how long to wait for other writers.
             write_ahead_log: for a new SQLite file. Without it readers wait for writers, but the
-                file can be read where nothing can be written beside it.
+                file can be read where nothing can be written beside it. A network file system
+                never gets one.
 
         Raises:
             StoreError: it is not there, not ours, of a newer version, damaged, or may not be
@@ -117,11 +119,19 @@ class Store:
         if not create and not place.exists():
             raise StoreError(f"{place} does not exist")
         sqlite.prepare_for_writing(place)
+        network = network_file_system(place.parent)
+        if network is not None:
+            logger.warning(
+                "%s lies on a network file system (%s), where SQLite cannot keep writers of several "
+                "hosts apart: write from one host, or give them a postgresql:// URL",
+                place,
+                network,
+            )
         engine = sqlite.writing_engine(place, timeout_s)
         store = cls(str(place), engine, engine, lambda: sqlite.change_token(place))
         with store._reading() as connection:
             found = revision(connection, store.location)
-        if found is None and write_ahead_log:
+        if found is None and write_ahead_log and network is None:
             sqlite.use_write_ahead_log(engine, place, timeout_s)
         if found != HEAD:
             with store._writing() as connection:
