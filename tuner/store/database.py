@@ -122,7 +122,7 @@ class Store:
         network = network_file_system(place.parent)
         if network is not None:
             logger.warning(
-                "%s lies on a network file system (%s), where SQLite cannot keep writers of several "
+                "%s lies on a network file system (%s), where SQLite cannot keep writers of many "
                 "hosts apart: write from one host, or give them a postgresql:// URL",
                 place,
                 network,
