@@ -53,6 +53,9 @@ among many, one may be passed over for a while."""
 READER_TIMEOUT_S = 0.2
 """How long a read-only store waits: it serves calls that must not stall."""
 
+# UnicodeError: what SQLite says of a damaged schema may quote it.
+_TROUBLE = (SQLAlchemyError, UnicodeError)
+
 _CHUNK = 500  # SQLite once allowed 999 variables a statement
 
 
@@ -121,8 +124,8 @@ class Store:
         network = network_file_system(place.parent)
         if network is not None:
             logger.warning(
-                "%s lies on a network file system (%s), where SQLite cannot keep writers of several "
-                "hosts apart: write from one host, or give them a postgresql:// URL",
+                "%s lies on a network file system (%s), where SQLite cannot keep writers of "
+                "several hosts apart: write from one host, or give them a postgresql:// URL",
                 place,
                 network,
             )
@@ -278,7 +281,7 @@ class Store:
         try:
             with self._reader.connect() as connection:
                 yield connection
-        except SQLAlchemyError as error:
+        except _TROUBLE as error:
             raise explain(self.location, error) from error
 
     @contextmanager
@@ -288,7 +291,7 @@ class Store:
         try:
             with self._writer.execution_options(**sqlite.IMMEDIATE).begin() as connection:
                 yield connection
-        except SQLAlchemyError as error:
+        except _TROUBLE as error:
             raise explain(self.location, error) from error
 
     def _read(self, query: Select[Any], parse: Callable[[Any], T]) -> list[T]:
