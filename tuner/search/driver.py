@@ -7,6 +7,7 @@ an interrupted search loses nothing and the same command goes on where it stoppe
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,7 +19,7 @@ from tuner.search import samplers
 from tuner.search.candidates import enumerate_candidates
 from tuner.search.events import Event, Observer, ProblemEnded, ProblemSkipped
 from tuner.search.exploration import Exploration
-from tuner.search.verdict import crown
+from tuner.search.verdict import Finals
 from tuner.store import Store
 from tuner.trial import Candidate
 
@@ -84,9 +85,28 @@ def search(
         KeyError: an option names a template that is not registered.
     """
     seeds = list(inherited)
-    results: list[Record | None] = []
+    results: list[Record | None] = [None] * len(problems)
     binaries: set[tuple[Candidate, Specialization]] = set()
     deadline = None if options.budget_s is None else time.monotonic() + options.budget_s
+    racing: deque[_Racing] = deque()
+
+    def settle() -> None:
+        """Wait for the oldest finals, and keep their verdict."""
+        nonlocal seeds
+        oldest, began = racing.popleft(), time.monotonic()
+        record, exploration = oldest.finals.record(), oldest.exploration
+        if record is not None:
+            store.add_record(record)
+            seeds = [*(r for r in seeds if r.key != record.key), record]
+        results[oldest.index] = record
+        wall = oldest.wall + time.monotonic() - began
+        observer(
+            ProblemEnded(
+                exploration.problem, record, exploration.counts, exploration.reasons,
+                replace(exploration.seconds, wall=wall),
+            )
+        )  # fmt: skip
+
     for index, problem in enumerate(problems):
         started = time.monotonic()
         candidates = enumerate_candidates(
@@ -95,14 +115,13 @@ def search(
         own = standing(store.records()).get(_key(problem, executor))
         if reason := _needless(problem, executor, store, own, options, len(candidates.feasible)):
             observer(ProblemSkipped(problem, index, len(problems), own, reason))
-            results.append(own)
+            results[index] = own
             continue
         refusal = executor.refuse(problem)
         if refusal is None and not candidates.feasible:
             refusal = "; ".join(candidates.refusals) or "no config is feasible"
         if refusal is not None:
             observer(ProblemSkipped(problem, index, len(problems), None, refusal))
-            results.append(None)
             continue
         share = None
         if deadline is not None:
@@ -113,21 +132,24 @@ def search(
             forget=options.force, deadline=share, binaries=binaries,
         )  # fmt: skip
         exploration.run(observer, index, len(problems))
-        record = crown(exploration, seeds, options.rounds, observer)
-        if record is not None:
-            store.add_record(record)
-            seeds = [*(r for r in seeds if r.key != record.key), record]
-        results.append(record)
-        observer(
-            ProblemEnded(
-                problem,
-                record,
-                exploration.counts,
-                exploration.reasons,
-                replace(exploration.seconds, wall=time.monotonic() - started),
-            )
-        )
+        finals = Finals(exploration, seeds, options.rounds, observer)
+        racing.append(_Racing(index, exploration, finals, time.monotonic() - started))
+        # A race keeps one GPU. Where there are more, the next problem begins on those.
+        while racing and (len(racing) >= executor.evaluate_slots or racing[0].finals.done):
+            settle()
+    while racing:
+        settle()
     return results
+
+
+@dataclass(frozen=True)
+class _Racing:
+    """A problem whose finals are under way."""
+
+    index: int
+    exploration: Exploration
+    finals: Finals
+    wall: float  # seconds that went to its exploration
 
 
 def _key(problem: Problem, executor: Executor) -> tuple[Problem, str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import replace
 from statistics import median, quantiles
 
@@ -18,33 +19,53 @@ from tuner.trial import Candidate, Outcome
 FINALISTS = 4
 
 
-def crown(
-    exploration: Exploration, records: Iterable[Record], rounds: int, observer: Observer
-) -> Record | None:
-    """Race the finalists and return the winner's record, None if there is no finalist.
+class Finals:
+    """The race of a problem's finalists, under way; or none, where nothing succeeded.
 
     Only candidates that passed the correctness gate in a trial of this kernel version race. An
     incumbent that raced is superseded by the verdict, even when its own, older figure was better.
     """
-    executor = exploration.executor
-    incumbent = _incumbent(exploration, records)
-    ranked = [trial.candidate for trial in exploration.ranking()]
-    entrants = ranked[:FINALISTS]
-    default = next((c for c in exploration.defaults if c in ranked), None)
-    for extra in (default, incumbent and incumbent.candidate):
-        if extra is not None and extra in ranked and extra not in entrants:
-            entrants.append(extra)
-    if not entrants:
-        return None
-    observer(FinalsStarted(exploration.problem, len(entrants), rounds))
-    began = time.monotonic()
-    race = executor.race(exploration.problem, entrants, rounds).result()
-    exploration.seconds = replace(exploration.seconds, finals=time.monotonic() - began)
-    if not race.entrants:
-        for reason in race.dropped.values():
-            exploration.reasons[f"{Outcome.CRASHED.value}: {reason}"] += 1
-        return None
-    return _record(exploration, race, default, incumbent)
+
+    def __init__(
+        self, exploration: Exploration, records: Iterable[Record], rounds: int, observer: Observer
+    ) -> None:
+        self._exploration = exploration
+        self._incumbent = _incumbent(exploration, records)
+        ranked = [trial.candidate for trial in exploration.ranking()]
+        entrants = ranked[:FINALISTS]
+        self._default = next((c for c in exploration.defaults if c in ranked), None)
+        for extra in (self._default, self._incumbent and self._incumbent.candidate):
+            if extra is not None and extra in ranked and extra not in entrants:
+                entrants.append(extra)
+        self._race: Future[Race] | None = None
+        self._ended: float | None = None
+        if entrants:
+            observer(FinalsStarted(exploration.problem, len(entrants), rounds))
+            self._began = time.monotonic()
+            self._race = exploration.executor.race(exploration.problem, entrants, rounds)
+            self._race.add_done_callback(lambda _: self._stop())
+
+    @property
+    def done(self) -> bool:
+        """Whether `record` would answer at once."""
+        return self._race is None or self._race.done()
+
+    def record(self) -> Record | None:
+        """Wait for the race, and return the winner's record; None if there is no winner."""
+        if self._race is None:
+            return None
+        race = self._race.result()
+        exploration = self._exploration
+        ended = self._ended or time.monotonic()  # whoever waits may be told before we are
+        exploration.seconds = replace(exploration.seconds, finals=ended - self._began)
+        if not race.entrants:
+            for reason in race.dropped.values():
+                exploration.reasons[f"{Outcome.CRASHED.value}: {reason}"] += 1
+            return None
+        return _record(exploration, race, self._default, self._incumbent)
+
+    def _stop(self) -> None:
+        self._ended = time.monotonic()
 
 
 def _incumbent(exploration: Exploration, records: Iterable[Record]) -> Record | None:
