@@ -7,24 +7,29 @@ anew, and what they were doing runs again, an evaluation on whichever GPU is idl
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import queue
 import re
+import shutil
 import socket
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 from kernels.attention.problem import Problem, Specialization
-from tuner.evaluate import compiler, evaluator
+from tuner.evaluate import compiler, evaluator, parcels
 from tuner.evaluate.compiler import Compiler
 from tuner.evaluate.evaluator import Evaluator
 from tuner.evaluate.executor import Compilation, Evaluation, Executor, Race
 from tuner.evaluate.memory import refuse_for_memory
+from tuner.evaluate.parcels import Parcel
 from tuner.target import Target
 from tuner.trial import Candidate, Origin, Outcome
 
@@ -80,6 +85,7 @@ class RayExecutor(Executor):
         self._actors: list[Any] = []
         self._idle: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._known: dict[_Key, Future[Compilation]] = {}
+        self._binaries: dict[_Key, Any] = {}  # where Ray keeps them, for whichever host evaluates
         self._connected = not ray.is_initialized()
         if self._connected:
             _connect(ray, address)
@@ -104,7 +110,7 @@ class RayExecutor(Executor):
             self.close()
             raise
         self._task = partial(
-            ray.remote(num_cpus=1, max_retries=_RETRIES)(_compile).remote,
+            ray.remote(num_cpus=1, max_retries=_RETRIES, num_returns=2)(_compile).remote,
             compile_deadline_s,
             spill_limit,
             compile_factory,
@@ -124,12 +130,13 @@ class RayExecutor(Executor):
         return refuse_for_memory(problem, self.target.hardware.memory_gib)
 
     def compile(self, problem: Problem, candidate: Candidate) -> Future[Compilation]:
-        key = candidate, problem.specialization, self.target.hardware.capability
+        key = self._key(problem, candidate)
         future = self._known.get(key)
         if future is None:
             future = self._known[key] = Future()
             future.set_running_or_notify_cancel()  # it serves later problems: never cancelled
-            done = self._task(*key).future()
+            compilation, self._binaries[key] = self._task(*key)
+            done = compilation.future()
             done.add_done_callback(partial(_settle, future, candidate))
         return future
 
@@ -181,28 +188,41 @@ class RayExecutor(Executor):
         self, problem: Problem, candidate: Candidate, best_ms: float | None
     ) -> Evaluation:
         try:
-            result: Evaluation = self._ask("evaluate", problem, candidate, best_ms)
+            binaries = self._compiled(problem, [candidate])
+            result: Evaluation = self._ask("evaluate", (problem, candidate, best_ms), binaries)
         except _LostError as error:
             return Evaluation(candidate, Outcome.CRASHED, str(error))
         return result
 
     def _race(self, problem: Problem, entrants: list[Candidate], rounds: int) -> Race:
         try:
-            result: Race = self._ask("race", problem, entrants, rounds)
+            binaries = self._compiled(problem, entrants)
+            result: Race = self._ask("race", (problem, entrants, rounds), binaries)
         except _LostError as error:
             return Race({}, dropped=dict.fromkeys(entrants, f"{Outcome.CRASHED.value}: {error}"))
         return result
 
-    def _ask(self, name: str, *arguments: Any) -> Any:
+    def _key(self, problem: Problem, candidate: Candidate) -> _Key:
+        return candidate, problem.specialization, self.target.hardware.capability
+
+    def _compiled(self, problem: Problem, candidates: Sequence[Candidate]) -> list[Any]:
+        keys = [self._key(problem, candidate) for candidate in candidates]
+        return [self._binaries[key] for key in keys if key in self._binaries]
+
+    def _ask(self, name: str, arguments: Sequence[Any], binaries: Sequence[Any]) -> Any:
         """Have an idle actor do it, and another where that one is lost meanwhile."""
         lost: Exception | None = None
         for _ in range(ATTEMPTS):
             actor = self._take()
             try:
-                result = self._ray.get(getattr(actor, name).remote(*arguments))
+                result = self._ray.get(getattr(actor, name).remote(*arguments, *binaries))
             except self._ray.exceptions.RayActorError as error:
                 lost = error
                 self._welcome_back(actor)
+                continue
+            except self._ray.exceptions.ObjectLostError as error:
+                lost, binaries = error, ()  # with their hosts: it compiles there, then
+                self._idle.put(actor)
                 continue
             except BaseException:
                 self._idle.put(actor)
@@ -245,7 +265,9 @@ class _Actor:
     """An evaluator on the host that Ray chose, of the GPU that Ray shows it."""
 
     def __init__(self, factory: str, options: Mapping[str, Any] | None, deadline_s: float) -> None:
-        self._evaluator = Evaluator(factory, options, deadline_s=deadline_s)
+        self._cache = parcels.usual_folder()
+        told = {parcels.VARIABLE: str(self._cache)}
+        self._evaluator = Evaluator(factory, options, told, deadline_s)
 
     def hello(self) -> Target:
         return self._evaluator.hello()
@@ -254,11 +276,22 @@ class _Actor:
         """Of the actor, and of the process that owns the GPU."""
         return os.getpid(), self._evaluator.pid
 
-    def evaluate(self, problem: Problem, candidate: Candidate, best_ms: float | None) -> Evaluation:
+    def evaluate(
+        self, problem: Problem, candidate: Candidate, best_ms: float | None, *binaries: Parcel
+    ) -> Evaluation:
+        self._accept(binaries)
         return self._evaluator.evaluate(problem, candidate, best_ms)
 
-    def race(self, problem: Problem, entrants: list[Candidate], rounds: int) -> Race:
+    def race(
+        self, problem: Problem, entrants: list[Candidate], rounds: int, *binaries: Parcel
+    ) -> Race:
+        self._accept(binaries)
         return self._evaluator.race(problem, entrants, rounds)
+
+    def _accept(self, binaries: Sequence[Parcel]) -> None:
+        for parcel in binaries:
+            with suppress(OSError, ValueError):  # what is missing is compiled here
+                parcels.unpack(parcel, self._cache)
 
 
 def _compile(
@@ -269,15 +302,22 @@ def _compile(
     candidate: Candidate,
     specialization: Specialization,
     capability: int,
-) -> Compilation:
+) -> tuple[Compilation, Parcel]:
     """The task: it finds its process of Ray's with a compiler, or makes one."""
-    held = _compiler(deadline_s, spill_limit, factory, options)
-    return held.compile(candidate, specialization, capability)
+    held, cache = _compiler(deadline_s, spill_limit, factory, options)
+    compilation = held.compile(candidate, specialization, capability)
+    return compilation, parcels.pack(cache)
 
 
 @cache
-def _compiler(deadline_s: float, spill_limit: int | None, factory: str, options: str) -> Compiler:
-    return Compiler(deadline_s, spill_limit, factory, json.loads(options))
+def _compiler(
+    deadline_s: float, spill_limit: int | None, factory: str, options: str
+) -> tuple[Compiler, Path]:
+    # A folder of its own, so that what lies in it is of one compilation.
+    folder = tempfile.mkdtemp(prefix="attention-tuner-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    told = {parcels.VARIABLE: folder}
+    return Compiler(deadline_s, spill_limit, factory, json.loads(options), told), Path(folder)
 
 
 def _settle(future: Future[Compilation], candidate: Candidate, done: Future[Compilation]) -> None:

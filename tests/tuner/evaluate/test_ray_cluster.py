@@ -13,6 +13,7 @@ ray = pytest.importorskip("ray", reason="Ray is not installed")
 
 from ray.cluster_utils import Cluster  # noqa: E402
 
+from kernels.attention import registry  # noqa: E402
 from tests.tuner.evaluate.test_rehearsal import (  # noqa: E402
     PROBLEM,
     TRIALS,
@@ -26,6 +27,7 @@ from tuner.evaluate.rehearsal import Rehearsal  # noqa: E402
 from tuner.evaluate.replay import ReplayExecutor  # noqa: E402
 from tuner.record import Record  # noqa: E402
 from tuner.search.events import Event, TrialEnded  # noqa: E402
+from tuner.trial import Candidate, Outcome  # noqa: E402
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -105,6 +107,28 @@ def test_every_gpu_has_an_actor_and_the_rest_compiles(cluster: Cluster) -> None:
         assert text.startswith("Measuring on 2× NVIDIA H100 80GB HBM3 (sm_90, 132 SMs, 79 GiB,")
         assert " of a Ray cluster, Triton 3.6.0" in text
     assert not ray.is_initialized()
+
+
+def test_a_binary_travels_to_the_host_of_the_evaluator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))  # of all in this cluster
+    only = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1})
+    try:
+        executor = RayExecutor(only.address, gpu_factory=rehearsal.GPU_FACTORY)
+        with executor:
+            default = registry.get("portable").default(PROBLEM, 90)
+            candidate = Candidate("portable", default)
+            compiled = executor.compile(PROBLEM, candidate).result(120)
+            assert compiled.outcome is Outcome.OK, compiled.reason
+            assert not list(tmp_path.rglob("*.cubin"))
+            assert executor.evaluate(PROBLEM, candidate, None).result(60).candidate == candidate
+            assert len(list(tmp_path.rglob("*.cubin"))) == 1
+            assert executor.race(PROBLEM, [candidate], 3).result(60)
+    finally:
+        ray.shutdown()
+        only.shutdown()
 
 
 def kill_an_actor(executor: RayExecutor) -> None:
