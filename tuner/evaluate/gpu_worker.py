@@ -51,6 +51,7 @@ def serve(target: Target, laboratory: Laboratory) -> Mapping[str, Handler]:
             "reason": result.reason,
             "measurement": wire.measurement_to_json(result.measurement),
             "seconds": result.seconds,
+            "checking": result.checking,
         }
 
     def race(
