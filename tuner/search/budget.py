@@ -19,15 +19,19 @@ class Budget:
     """
 
     def __init__(
-        self, seconds: float | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        seconds: float | None = None,
+        problems: int = 1,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
             seconds: from now; None for no limit.
+            problems: in all.
         """
         self.clock = clock
-        self.total = math.inf if seconds is None else seconds
-        self._end = clock() + self.total
+        self._end = clock() + (math.inf if seconds is None else seconds)
+        self._last_call = self._end - _reserve(self.left / max(1, problems))
 
     @property
     def left(self) -> float:
@@ -36,12 +40,14 @@ class Budget:
 
     @property
     def spent(self) -> bool:
-        return self.left <= 0
+        """Whether the last call is over, so that no problem need be begun."""
+        return self.clock() >= self._last_call
 
-    def last_call(self, problems: int) -> float:
-        """When, on the clock, the first of `problems` still to be searched must go to its finals
-        whatever it lacks: in time for them before the hard deadline."""
-        return self._end - _reserve(self.total / max(1, problems))
+    @property
+    def last_call(self) -> float:
+        """When, on the clock, a problem must go to its finals whatever it lacks: in time for them
+        before the hard deadline."""
+        return self._last_call
 
     def share(self, problems: int) -> float:
         """When, on the clock, the first of `problems` still to be searched should go to its finals:

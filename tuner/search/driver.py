@@ -74,7 +74,7 @@ class _Search:
         self._store = store
         self._rounds = options.rounds
         self._observer = observer
-        self._budget = Budget(options.budget_s)
+        self._budget = Budget(options.budget_s, len(problems))
         self._seeds = list(inherited)
         self._results: list[Record | None] = [None] * len(problems)
         self._binaries: Binaries = set()

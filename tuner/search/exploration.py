@@ -321,7 +321,7 @@ class Exploration:
 
     def _time_left(self, budget: Budget, problems: int) -> float:
         """Waiting for what must be tried is nobody's share; that begins once it has ended."""
-        last = budget.last_call(problems)
+        last = budget.last_call
         if self._until is None and not self.missing:
             self._until = min(budget.share(problems), last)
         return max(0.0, (last if self._until is None else self._until) - budget.clock())
