@@ -180,6 +180,15 @@ class Exploration:
 
     def _submit(self) -> bool:
         """Keep compilers and GPUs busy; False when nothing is under way any more."""
+        self._feed()
+        self._propose()
+        free = self.executor.compile_slots - len(self._compiling)
+        if free > 0:
+            self._forerunner.fill(free, self._likely)
+        return bool(self._compiling or self._evaluating or self._ready)
+
+    def _feed(self) -> None:
+        """Give the GPUs what is compiled."""
         while self._ready and len(self._evaluating) < self.executor.evaluate_slots:
             compiled = self._ready.popleft()
             best = self.best
@@ -189,11 +198,6 @@ class Exploration:
                 best.measurement.median_ms if best and best.measurement else None,
             )
             self._evaluating[future] = compiled
-        self._propose()
-        free = self.executor.compile_slots - len(self._compiling)
-        if free > 0:
-            self._forerunner.fill(free, self._likely)
-        return bool(self._compiling or self._evaluating or self._ready)
 
     def _propose(self) -> None:
         while self._again:
@@ -281,13 +285,18 @@ class Exploration:
             compile_s=compiled.seconds,
             evaluate_s=evaluated.seconds if evaluated else None,
         )
-        self._proposals.tell(trial)
         self._ended.add(candidate)
         if trial.outcome is Outcome.REJECTED:
+            self._proposals.tell(trial)
             self._started -= 1  # costs no trial, and is nothing to keep
             return
-        self._store.add_trial(trial)
         self._keep(trial)
+        try:
+            if budget.clock() < self._end_of(budget):
+                self._feed()  # at once: the GPU need not wait until this is stored
+        finally:
+            self._store.add_trial(trial)
+        self._proposals.tell(trial)
         self._done += 1
         now = budget.clock()
         done, trials = self._done - self._done_before, self._target - self._done_before
@@ -321,10 +330,12 @@ class Exploration:
 
     def _time_left(self, budget: Budget, problems: int) -> float:
         """Waiting for what must be tried is nobody's share; that begins once it has ended."""
-        last = budget.last_call
         if self._until is None and not self.missing:
-            self._until = min(budget.share(problems), last)
-        return max(0.0, (last if self._until is None else self._until) - budget.clock())
+            self._until = min(budget.share(problems), budget.last_call)
+        return max(0.0, self._end_of(budget) - budget.clock())
+
+    def _end_of(self, budget: Budget) -> float:
+        return budget.last_call if self._until is None else self._until
 
     def _pause(self) -> None:
         """Free compilers and GPUs. What runs already goes on, and is collected in the next run."""

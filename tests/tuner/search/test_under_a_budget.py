@@ -15,7 +15,7 @@ from kernels.attention.problem import Problem
 from tuner.evaluate.executor import Compilation, Evaluation, Race
 from tuner.record import Record
 from tuner.search.driver import search
-from tuner.search.events import Event, ProblemEnded, ProblemSkipped, ProblemStarted
+from tuner.search.events import Event, ProblemEnded, ProblemSkipped, ProblemStarted, TrialEnded
 from tuner.search.options import Options
 from tuner.store import Store
 from tuner.trial import Candidate
@@ -158,7 +158,7 @@ def test_a_cut_short_search_is_no_reason_to_skip_the_next(toy: ToyTemplate, stor
     run(SlowExecutor(0.2), store, problem(), budget_s=0.7)
     (one,) = store.records()
     assert "cut short" in one.note
-    (found,), events, _ = run(SlowExecutor(0.0), store, problem(), inherited=[one])
+    (found,), _, _ = run(SlowExecutor(0.0), store, problem(), inherited=[one])
     assert found is not None
     assert "cut short" not in found.note
     assert one.uid in found.supersedes
@@ -181,8 +181,17 @@ def test_a_stale_record_is_not_replaced_by_a_search_that_was_cut_short(
 
 
 def test_the_next_specialization_finds_its_first_binaries(toy: ToyTemplate, store: Store) -> None:
-    executor = SlowExecutor(0.3, evaluate_s=0.03)
-    _, events, _ = run(executor, store, problem(), problem(causal=False), trials=16)
-    first, second = (e.seconds for e in events if isinstance(e, ProblemEnded))
-    assert first.waiting > 0.25
-    assert second.waiting < first.waiting
+    moments: list[tuple[float, Event]] = []
+    compile_s = 0.5
+    with SlowExecutor(compile_s) as executor:
+        search(
+            [problem(), problem(causal=False)], executor, store, [], Options(trials=16),
+            lambda event: moments.append((time.monotonic(), event)),
+        )  # fmt: skip
+    waits = []
+    for at, started in moments:
+        if isinstance(started, ProblemStarted):
+            first = next(t for t, e in moments if t > at and isinstance(e, TrialEnded))
+            waits.append(first - at)
+    assert waits[0] > compile_s
+    assert waits[1] < 0.8 * compile_s
