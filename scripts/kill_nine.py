@@ -38,7 +38,7 @@ from tuner.store.locations import shipped_database  # noqa: E402
 
 PROBLEM = Problem.on_grid(64, 4096, True)
 TRIALS = 40
-OPTIONS = driver.Options(TRIALS, sampler="random")
+OPTIONS = Options(TRIALS, sampler="random")
 GONE_S = 5.0  # how long what a driver started may outlive it
 _CHILD = "--child"
 

@@ -111,6 +111,7 @@ def search(
     from tuner.cli.tables import console, print_records, time_line
     from tuner.device import has_gpu
     from tuner.search import driver, samplers
+    from tuner.search.options import Options
     from tuner.store.layers import Layers
 
     options.one_of("--sampler", sampler, samplers.NAMES)
@@ -126,7 +127,7 @@ def search(
             problems = served  # nobody named what is refused: the rest of the grid will do
         if budget_s is not None:
             budget_s = max(1.0, budget_s - (time.monotonic() - began))
-        settings = driver.Options(trials, budget_s, sampler, seed, force, templates)
+        settings = Options(trials, budget_s, sampler, seed, force, templates)
         with Layers.open(db) as layers, watching(as_json) as watch:
             watch.say(opened.announce())
             if missed is not None:

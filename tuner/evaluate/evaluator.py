@@ -72,13 +72,14 @@ class Evaluator:
             seconds = time.perf_counter() - began
             step = getattr(error, "note", None)
             reason = f"{error}, during {step}" if step else str(error)
-            return Evaluation(candidate, _outcome(error), reason, None, seconds)
+            return Evaluation(candidate, _outcome(error), reason, None, seconds, seconds)
         return Evaluation(
             candidate,
             Outcome(reply["outcome"]),
             reply["reason"],
             wire.measurement_from_json(reply["measurement"]),
             reply["seconds"],
+            reply["checking"],
         )
 
     def race(self, problem: Problem, entrants: list[Candidate], rounds: int) -> Race:

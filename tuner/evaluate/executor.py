@@ -41,6 +41,7 @@ class Evaluation:
     reason: str = ""
     measurement: Measurement | None = None
     seconds: float = 0.0
+    checking: float = 0.0  # of these, what was not timing: inputs, loading, the correctness gate
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,7 @@ def serve(target: Target, bench: Bench) -> Mapping[str, Handler]:
             "reason": result.reason,
             "measurement": wire.measurement_to_json(result.measurement),
             "seconds": result.seconds,
+            "checking": result.checking,
         }
 
     def race(

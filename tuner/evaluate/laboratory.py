@@ -57,13 +57,20 @@ class Laboratory:
             FatalError: the device's context is broken.
         """
         began = time.perf_counter()
+        timed = 0.0
 
         def ended(outcome: Outcome, reason: str, result: Measurement | None = None) -> Evaluation:
-            return Evaluation(candidate, outcome, reason, result, time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            return Evaluation(candidate, outcome, reason, result, seconds, seconds - timed)
 
         def sample(launches: int) -> float:
+            nonlocal timed
             note("timing")
-            return self._stopwatch(partial(launch, gate.own), launches)
+            start = time.perf_counter()
+            try:
+                return self._stopwatch(partial(launch, gate.own), launches)
+            finally:
+                timed += time.perf_counter() - start
 
         try:
             note("making inputs")

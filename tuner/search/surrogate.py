@@ -141,6 +141,22 @@ class SurrogateSampler(BaseSampler):
             with suppress(RuntimeError):  # outside `optimize` there is nothing to stop
                 study.stop()
 
+    def outlook(self, study: Study, count: int) -> list[int]:
+        """The points, by index, that the model thinks most of as things stand, best first; none
+        where there is no model yet. Proposes nothing."""
+        seen, done, pending = self._observed(study, but=-1)
+        unseen = [index for index in range(len(self._points)) if index not in seen]
+        prior = _sign(study) * self._prior
+        if not unseen:
+            return []
+        if any(map(math.isfinite, done.values())) and len(done) + len(pending) >= self._startup:
+            merit = self._merit(done, pending, unseen, prior)
+        elif self._has_prior:
+            merit = -prior[unseen]
+        else:
+            return []
+        return [unseen[place] for place in np.argsort(-merit, kind="stable")[:count]]
+
     def _next(self, study: Study, number: int, fixed: Mapping[str, Any]) -> int | None:
         """The point to try next; None if every one that agrees with `fixed` was tried."""
         seen, done, pending = self._observed(study, but=number)

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from kernels.attention.config import Config
-from tuner.search.driver import Options, search
+from tuner.search.driver import search
 from tuner.search.events import Event, ProblemEnded, ProblemSkipped, ProblemStarted, TrialEnded
+from tuner.search.options import Options
 from tuner.store import Store
 from tuner.trial import Candidate, Outcome
 

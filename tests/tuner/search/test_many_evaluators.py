@@ -11,8 +11,9 @@ import pytest
 
 from kernels.attention.problem import Problem
 from tuner.evaluate.executor import Race
-from tuner.search.driver import Options, search
+from tuner.search.driver import search
 from tuner.search.events import Event, FinalsStarted, ProblemEnded, ProblemStarted, TrialEnded
+from tuner.search.options import Options
 from tuner.store import Store
 from tuner.trial import Candidate
 
