@@ -33,6 +33,7 @@ from tuner.evaluate.rehearsal import Rehearsal  # noqa: E402
 from tuner.evaluate.replay import ReplayExecutor  # noqa: E402
 from tuner.search import driver  # noqa: E402
 from tuner.search.events import Event, TrialEnded  # noqa: E402
+from tuner.search.options import Options  # noqa: E402
 from tuner.store.database import Store  # noqa: E402
 from tuner.store.locations import shipped_database  # noqa: E402
 

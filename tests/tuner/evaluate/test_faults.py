@@ -20,6 +20,7 @@ from tuner.evaluate.compile_farm import CompileFarm
 from tuner.evaluate.local import LocalExecutor
 from tuner.search import candidates, driver
 from tuner.search.events import Event, ProblemEnded, TrialEnded
+from tuner.search.options import Options
 from tuner.store.database import Store
 from tuner.trial import Candidate, Outcome
 
@@ -74,7 +75,7 @@ def test_the_search_ends_with_the_right_winner(misbehaved: None, tmp_path: Path,
         ) as executor,
         Store.open(tmp_path / "configs.db") as store,
     ):  # fmt: skip
-        options = driver.Options(sampler="exhaustive")
+        options = Options(sampler="exhaustive")
         (record,) = driver.search([PROBLEM], executor, store, (), options, events.append)
         kept = {t.candidate.config["kind"]: (t.outcome, t.reason) for t in store.trials()}
         workers = [evaluator.pid for evaluator in executor._evaluators]

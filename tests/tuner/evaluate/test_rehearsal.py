@@ -20,6 +20,7 @@ from tuner.evaluate.replay import ReplayExecutor
 from tuner.record import Record
 from tuner.search import driver
 from tuner.search.events import Event, TrialEnded
+from tuner.search.options import Options
 from tuner.store.database import Store
 
 PROBLEM = Problem.on_grid(64, 4096, True)
@@ -37,7 +38,7 @@ def rehearsed(evaluators: int, pace: float = 0.0) -> Rehearsal:
 
 
 def search(executor: Executor, path: Path, watch: driver.Observer) -> tuple[Record, float]:
-    options = driver.Options(TRIALS, sampler="random", seed=3)
+    options = Options(TRIALS, sampler="random", seed=3)
     with Store.open(path) as store:
         began = time.monotonic()
         (found,) = driver.search([PROBLEM], executor, store, (), options, watch)
