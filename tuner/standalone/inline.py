@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from tuner.standalone.literals import WIDTH
+from tuner.standalone.imports import Imported, import_statements
 
 _OURS = ("kernels.", "tuner.")
 _Definition = ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
@@ -60,8 +59,8 @@ def inline(entries: Iterable[tuple[str, str]], changes: Changes = _NO_CHANGES) -
         entries: (dotted module, name). What comes first in the result is what the first one uses.
 
     Raises:
-        ValueError: a name that has to change is also a parameter's, or a module is imported by
-            `import`.
+        ValueError: a name that has to change is also a parameter's, a module of ours is imported
+            by `import`, or two modules import different things by one name.
     """
     collection = _Collection(changes)
     for module, entry in entries:
@@ -76,7 +75,7 @@ def inline(entries: Iterable[tuple[str, str]], changes: Changes = _NO_CHANGES) -
                 if piece.names not in known:  # else an equal definition is there
                     known.add(piece.names)
                     pieces.append(piece)
-    return Inlined(_imports(collection.imports), _join(pieces))
+    return Inlined(import_statements(collection.imports), _join(pieces))
 
 
 def docstring(module: str) -> str:
@@ -237,7 +236,7 @@ class _Collection:
     changes: Changes
     sources: dict[str, _Source] = field(default_factory=dict)
     needs: dict[str, set[str]] = field(default_factory=dict)  # module -> modules it takes from
-    imports: set[tuple[str | None, str, str | None]] = field(default_factory=set)
+    imports: set[Imported] = field(default_factory=set)
     aliases: dict[_Meaning, str] = field(default_factory=dict)
 
     def take(self, module: str, name: str) -> _Meaning | None:
@@ -284,11 +283,11 @@ class _Collection:
                 if meaning is not None and alias.asname is not None:
                     self.aliases[meaning] = alias.asname
                 return meaning
-            self.imports.add((origin, alias.name, alias.asname))
+            self.imports.add(Imported(origin, alias.name, alias.asname or ""))
         elif _ours(alias.name):
             raise ValueError(f"{source.module} imports {alias.name} as a whole")
         else:
-            self.imports.add((None, alias.name, alias.asname))
+            self.imports.add(Imported("", alias.name, alias.asname or ""))
         return None
 
     def final_names(self) -> dict[_Meaning, str]:
@@ -368,31 +367,3 @@ def _join(pieces: Iterable[_Piece]) -> str:
         text += piece.text
         before = piece
     return text
-
-
-def _imports(found: Collection[tuple[str | None, str, str | None]]) -> str:
-    """Import statements in isort's order: the standard library first.
-
-    Raises:
-        ValueError: two of them give one name to different things.
-    """
-    bound: dict[str, tuple[str | None, str, str | None]] = {}
-    for each in sorted(found, key=str):
-        name = each[2] or each[1]
-        if bound.setdefault(name, each) != each:
-            raise ValueError(f"{bound[name][0]} and {each[0]} are both asked for {name}")
-    sections: tuple[list[str], list[str]] = ([], [])
-    whole = sorted((name, asname) for origin, name, asname in found if origin is None)
-    for name, asname in whole:
-        line = f"import {name} as {asname}" if asname else f"import {name}"
-        sections[name.partition(".")[0] not in sys.stdlib_module_names].append(line)
-    parts: dict[str, list[str]] = {}
-    for origin, name, asname in sorted((o or "", n, a or "") for o, n, a in found):
-        if origin and origin != "__future__":
-            parts.setdefault(origin, []).append(f"{name} as {asname}" if asname else name)
-    for origin, names in parts.items():
-        line = f"from {origin} import {', '.join(names)}"
-        if len(line) > WIDTH:
-            line = f"from {origin} import (\n{''.join(f'    {name},{chr(10)}' for name in names)})"
-        sections[origin.partition(".")[0] not in sys.stdlib_module_names].append(line)
-    return "\n\n".join("\n".join(section) for section in sections if section)
