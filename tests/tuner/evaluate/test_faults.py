@@ -93,9 +93,9 @@ def test_the_search_ends_with_the_right_winner(misbehaved: None, tmp_path: Path,
 
 
 def ptxas() -> Path:
-    import triton
+    from triton.backends.nvidia.compiler import get_ptxas
 
-    return Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
+    return Path(get_ptxas(90).path)
 
 
 # Is the real one for all but blocks of 256 threads.
@@ -134,6 +134,7 @@ def test_a_fake_ptxas_costs_its_candidate_only(
     fake.write_text(FAKE.format(real=ptxas(), deed=deed, pids=pids), encoding="utf-8")
     fake.chmod(0o755)
     monkeypatch.setenv("TRITON_PTXAS_PATH", str(fake))
+    monkeypatch.setenv("TRITON_PTXAS_BLACKWELL_PATH", str(fake))  # from Triton 3.9 on
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     template = registry.get("portable")
     problem = Problem.on_grid(64, 4096, True)

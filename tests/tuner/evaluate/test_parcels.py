@@ -38,6 +38,7 @@ def test_what_was_compiled_here_is_not_compiled_there(tmp_path: Path) -> None:
     assert any(name.endswith(".cubin") for name in parcel)
     assert list(here.iterdir()) == []
     without_ptxas = {"TRITON_CACHE_DIR": str(there), "TRITON_PTXAS_PATH": str(refusing)}
+    without_ptxas["TRITON_PTXAS_BLACKWELL_PATH"] = str(refusing)  # from Triton 3.9 on
     assert compiled(**without_ptxas) is Outcome.COMPILE_ERROR
     parcels.unpack(parcel, there)
     assert compiled(**without_ptxas) is Outcome.OK
