@@ -59,20 +59,9 @@ class Result:
 
     @gluon.constexpr_function
     def __init__(
-        self,
-        out,
-        lse,
-        out_batch,
-        out_head,
-        out_row,
-        scale,
-        coarse,
-        limit,
-        stale,
-        LSE,
-        DEFER,
-        WHOLE_LOOP,
-    ):
+        self, out, lse, out_batch, out_head, out_row, scale, coarse, limit, stale,
+        LSE, DEFER, WHOLE_LOOP,
+    ):  # fmt: skip
         self.out = out
         self.lse = lse
         self.out_batch = out_batch

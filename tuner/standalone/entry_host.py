@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention.layout import readable
-from tuner.resolve import MAX_BATCH_HEADS_RATIO, MAX_SEQLEN_RATIO
+from tuner.resolve import MAX_BATCH_HEADS_RATIO, MAX_SEQLEN_RATIO, ratio
 from tuner.validation import validate
 
 
@@ -121,8 +121,8 @@ def choose(
     near = []
     for record in RECORDS.get((headdim, causal, dtype), ()) if capability == CAPABILITY else ():
         here = (record.seqlen, record.batch, record.heads) == (seqlen, batch, heads)
-        seqlens = _ratio(record.seqlen, seqlen)
-        batch_heads = _ratio(record.batch * record.heads, batch * heads)
+        seqlens = ratio(record.seqlen, seqlen)
+        batch_heads = ratio(record.batch * record.heads, batch * heads)
         if seqlens <= MAX_SEQLEN_RATIO and batch_heads <= MAX_BATCH_HEADS_RATIO:
             rank = 0 if here and record.rank == 1 else record.rank
             near.append((rank, seqlens, batch_heads, record.config))
@@ -137,7 +137,3 @@ def choose(
             raise ValueError(f"q has headdim {headdim}, but must have one of {served}")
     known = ", ".join(f"sm_{one}" for capabilities in DEFAULTS for one in capabilities)
     raise RuntimeError(f"q is on a device of sm_{capability}, but must be on one of {known}")
-
-
-def _ratio(a: int, b: int) -> float:
-    return max(a, b) / min(a, b)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from kernels.attention.base_2 import in_base_2
 from kernels.attention.launching import strides_of
-from kernels.attention.portable import in_base_2
 from kernels.attention.portable_kernel import attention_forward as _custom_attn_fwd_portable
 
 

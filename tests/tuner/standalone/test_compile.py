@@ -16,6 +16,7 @@ from triton.runtime import driver  # noqa: E402
 from kernels.attention import compiler, registry  # noqa: E402
 from kernels.attention.config import Config  # noqa: E402
 from kernels.attention.problem import Problem  # noqa: E402
+from scripts.check_compiles import allowed_spills  # noqa: E402
 from tests.tuner.standalone import exported  # noqa: E402
 from tuner.standalone.document import standalone_file  # noqa: E402
 from tuner.store.layers import Layers  # noqa: E402
@@ -126,8 +127,7 @@ def test_the_hopper_kernel_compiles_to_what_the_template_compiles(
     ours = registry.get("hopper").compile(problem.specialization, candidate.config, 90)
     used = compiler.resources(binary)
     assert used == ours.resources
-    # Later compilers spill a few words, outside the loops.
-    assert used.spills <= (0 if triton.__version__.startswith("3.6.") else 64)
+    assert used.spills <= allowed_spills()
     listed = instructions(binary)
     assert any(line.startswith("wgmma.mma_async") for line in listed)
     assert listed == instructions(ours.kernel)
