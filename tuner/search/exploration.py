@@ -27,7 +27,7 @@ from tuner.trial import Candidate, Outcome, Trial
 # Proposals under way at once while there are fewer trials than that: a model that learns from each
 # trial before it proposes the next is within 2 % of the best in less than half the evaluations
 # (docs/samplers.md, batches of 16). What the cores could compile besides is left to the forerunner.
-_LEAST_AHEAD = 4
+_LEAST_AHEAD = 8
 _LIKELY = 32  # candidates that the model thinks of next, for idle compilers
 _LAST_EVALUATION_S = 1.0  # that is waited for when time is up
 
@@ -211,6 +211,7 @@ class Exploration:
             ahead = len(self._compiling) + len(self._ready)
             if ahead >= (most if self._proposals.seeded else window):
                 break
+            self._proposals.favour(self._forerunner.compiled(self.problem.specialization))
             candidate = self._proposals.next()
             if candidate is None:
                 break
