@@ -56,6 +56,8 @@ class Race:
     seconds: float = 0.0
     # peers that cannot run here, with the reason
     absent: Mapping[str, str] = field(default_factory=dict)
+    # what held the clocks down, besides the power cap
+    throttles: tuple[str, ...] = ()
 
 
 class Executor(ABC):

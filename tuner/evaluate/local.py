@@ -199,6 +199,7 @@ class LocalExecutor(Executor):
             dropped={**dropped, **{c: r for c, r in zip(left, reply["dropped"]) if r}},
             seconds=time.perf_counter() - began,
             absent={**absent, **reply["absent"]},
+            throttles=tuple(reply["throttles"]),
         )
 
 

@@ -126,7 +126,9 @@ def _record(
             )
         ),
         tied=tuple(map(str, verdict.tied)),
-        note="; ".join(filter(None, (_note(verdict, default), _cut_short(exploration)))),
+        note="; ".join(
+            filter(None, (_note(verdict, default), _throttled(race), _cut_short(exploration)))
+        ),
         supersedes=_superseded(exploration, race, incumbent),
     )
 
@@ -153,6 +155,10 @@ def _note(verdict: finals.Verdict, default: Candidate | None) -> str:
     if verdict.winner == default:
         return "the default is the fastest"
     return ""
+
+
+def _throttled(race: Race) -> str:
+    return f"clocks were held down by {' and '.join(race.throttles)}" if race.throttles else ""
 
 
 def _cut_short(exploration: Exploration) -> str:
