@@ -10,7 +10,9 @@ from tuner.evaluate.backend import NAMES, open_executor
 from tuner.evaluate.executor import Executor
 
 
-def executor_for(backend: str | None, spaces: Path | None, jobs: int | None = None) -> Executor:
+def executor_for(
+    backend: str | None, spaces: Path | None, jobs: int | None = None, cold_l2: bool = False
+) -> Executor:
     """The executor of `--backend` and `--spaces`, or of what this machine has.
 
     Raises:
@@ -23,7 +25,7 @@ def executor_for(backend: str | None, spaces: Path | None, jobs: int | None = No
     if spaces is not None and not spaces.is_dir():
         raise CommandError(f"--spaces is '{spaces}', but must be a folder of recorded spaces")
     try:
-        return open_executor(backend, spaces, jobs=jobs)
+        return open_executor(backend, spaces, jobs=jobs, cold_l2=cold_l2)
     except RuntimeError as error:
         raise CommandError(str(error)) from error
 

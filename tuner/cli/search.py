@@ -57,6 +57,13 @@ def search(
         typer.Option(metavar="N", parser=options.natural_number, help="Seed of the sampler."),
     ] = 0,
     template: Template = None,
+    objective: Annotated[
+        str,
+        typer.Option(
+            metavar="throughput|latency",
+            help="Many launches, or single ones with a cold L2, which need a --db of their own.",
+        ),
+    ] = "throughput",
     force: Annotated[
         bool,
         typer.Option(
@@ -90,12 +97,17 @@ def search(
     from tuner.cli.tables import console, print_records, time_line
     from tuner.device import has_gpu
     from tuner.search import driver, samplers
+    from tuner.search.objective import OBJECTIVES, conflict
     from tuner.search.options import Options
     from tuner.store.layers import Layers
 
     options.one_of("--sampler", sampler, samplers.NAMES)
+    options.one_of("--objective", objective, OBJECTIVES)
+    latency = objective == "latency"
+    if latency and db is None:
+        raise CommandError("--objective is latency, but that needs a --db for its records alone")
     problems = asked.grid()
-    with executor_for(backend, spaces) as executor:
+    with executor_for(backend, spaces, cold_l2=latency) as executor:
         served = [problem for problem in problems if executor.refuse(problem) is None]
         if not served:
             refusal = executor.refuse(problems[0]) or "nothing to search"
@@ -107,6 +119,8 @@ def search(
             budget_s = max(1.0, budget_s - (time.monotonic() - began))
         settings = Options(trials, budget_s, sampler, seed, force, templates)
         with Layers.open(db) as layers, watching(as_json) as watch:
+            if executor.origin == "cuda" and (why := conflict(layers.store, objective)):
+                raise CommandError(f"{why}: give another --db")
             watch.say(executor.announce())
             try:
                 results = driver.search(

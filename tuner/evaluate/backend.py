@@ -16,12 +16,13 @@ def open_executor(
     spaces: Path | None = None,
     devices: Sequence[int] = (0,),
     jobs: int | None = None,
+    cold_l2: bool = False,
 ) -> Executor:
     """The executor by name; None takes the GPU if there is one, unless `spaces` asks for a replay.
 
     Args:
         spaces: folder of recorded spaces; None: those that come with the package.
-        devices, jobs: see `LocalExecutor`.
+        devices, jobs, cold_l2: see `LocalExecutor`.
 
     Raises:
         ValueError: the name is unknown, or the replay has nothing to serve.
@@ -33,8 +34,10 @@ def open_executor(
     if backend == "cuda":
         from tuner.evaluate.local import LocalExecutor
 
-        return LocalExecutor(devices, jobs)
+        return LocalExecutor(devices, jobs, cold_l2=cold_l2)
     if backend == "replay":
+        if cold_l2:
+            raise RuntimeError("recorded spaces are of a warm L2, so latency cannot be replayed")
         from tuner.evaluate.replay import ReplayExecutor
 
         return ReplayExecutor(spaces)

@@ -65,6 +65,7 @@ class Executor(ABC):
 
     target: Target
     origin: Origin
+    cold: bool = False  # times single launches with a cold L2
     compile_slots: int  # how many compilations run at once
     evaluate_slots: int  # how many evaluations run at once: one per GPU
 

@@ -19,6 +19,7 @@ from tuner.search.budget import Budget
 from tuner.search.candidates import CandidateSet
 from tuner.search.events import Observer, ProblemStarted, Seconds, TrialEnded
 from tuner.search.forerun import Binaries, Forerunner, Job
+from tuner.search.objective import MARK
 from tuner.search.proposals import Proposals
 from tuner.search.space import search_space
 from tuner.store import Store
@@ -280,7 +281,7 @@ class Exploration:
             outcome=last.outcome,
             origin=self.executor.origin,
             measured_at=utc_now(),
-            reason=last.reason,
+            reason=last.reason or (MARK if self.executor.cold and evaluated else ""),
             measurement=evaluated.measurement if evaluated else None,
             resources=compiled.resources,
             compile_s=compiled.seconds,

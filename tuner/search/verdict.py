@@ -13,6 +13,7 @@ from tuner.record import Record, Rival
 from tuner.search import finals
 from tuner.search.events import FinalsStarted, Observer
 from tuner.search.exploration import Exploration, utc_now
+from tuner.search.objective import MARK
 from tuner.trial import Candidate, Outcome
 
 # The fastest of the exploration that reach the finals; those that must be tried join them.
@@ -126,9 +127,7 @@ def _record(
             )
         ),
         tied=tuple(map(str, verdict.tied)),
-        note="; ".join(
-            filter(None, (_note(verdict, default), _throttled(race), _cut_short(exploration)))
-        ),
+        note="; ".join(filter(None, _notes(exploration, race, verdict, default))),
         supersedes=_superseded(exploration, race, incumbent),
     )
 
@@ -145,6 +144,17 @@ def _superseded(exploration: Exploration, race: Race, incumbent: Record | None) 
     if incumbent.candidate in race.entrants or (stale and not exploration.cut_short):
         return (incumbent.uid, *incumbent.supersedes)
     return ()
+
+
+def _notes(
+    exploration: Exploration, race: Race, verdict: finals.Verdict, default: Candidate | None
+) -> tuple[str, ...]:
+    return (
+        MARK if exploration.executor.cold else "",
+        _note(verdict, default),
+        _throttled(race),
+        _cut_short(exploration),
+    )
 
 
 def _note(verdict: finals.Verdict, default: Candidate | None) -> str:
