@@ -1,7 +1,10 @@
 """Check that every registered template compiles for every target it claims, without a GPU.
 
-Compiles the default configs over the benchmark grid, causal and full, in every dtype, and fails on
-whatever the compiler refuses, and on spills where the target is sm_90. Needs Triton, but no torch:
+Compiles the default configs over the benchmark grid, causal and full, in every dtype, and those of
+the records in configs.db. Fails on whatever the compiler refuses, and on more shared memory than a
+block can have; where the target is sm_90, also on matmuls that are not wgmma, and on spills: any
+under the oldest Triton, with which the kernels were tuned, and more than a few words, which lie
+outside the loops, under others. Needs Triton, but no torch:
 
     python scripts/check_compiles.py [--jobs N] [CAPABILITY ...]
 """
@@ -18,19 +21,26 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (lets Hugging Face's `kernels`, if installed, share its name with ours)
 from kernels.attention import registry
+from kernels.attention.capability import limits
 from kernels.attention.config import Config
 from kernels.attention.problem import DTYPES, GRID_SEQLENS, HEADDIMS, Problem, Specialization
 from kernels.attention.template import CompileError
+from tuner.record import standing
+from tuner.store import Store
 
 CAPABILITIES = (80, 89, 90, 100, 120)
-NO_SPILLS = 90  # the target that the templates are made for
+HOPPER = 90  # the target that the templates are made for
+OLDEST = "3.6."  # Triton
+SPILLS = 64  # bytes a thread, under a newer one
+CONFIGS = Path(__file__).resolve().parents[1] / "configs.db"
 
 Job = tuple[str, Specialization, Config, int]
 
 
-def jobs(capabilities: tuple[int, ...]) -> Iterator[Job]:
-    """Every distinct default config of every template for every target it claims."""
-    seen = set()
+def jobs(capabilities: tuple[int, ...]) -> list[Job]:
+    """Each once: the default configs of every template for every target it claims, and all that
+    configs.db serves."""
+    found: dict[Job, None] = {}
     for name in registry.names():
         template = registry.get(name)
         for capability in capabilities:
@@ -38,21 +48,36 @@ def jobs(capabilities: tuple[int, ...]) -> Iterator[Job]:
                 specialization = problem.specialization
                 if template.supports(specialization, capability) is None:
                     config = template.default(problem, capability)
-                    job = (name, specialization, config, capability)
-                    if job not in seen:
-                        seen.add(job)
-                        yield job
+                    found[name, specialization, config, capability] = None
+    with Store.read_only(CONFIGS) as store:
+        for record in standing(store.records()).values():
+            capability = record.target.hardware.capability
+            if capability in capabilities:
+                candidate, specialization = record.candidate, record.problem.specialization
+                found[candidate.template, specialization, candidate.config, capability] = None
+    return list(found)
 
 
 def check(job: Job) -> str | None:
     """What is wrong with a job, in one line; None if nothing."""
+    import triton
+
     name, specialization, config, capability = job
+    what = f"sm_{capability} {specialization} {name}({config})"
     try:
-        used = registry.get(name).compile(specialization, config, capability).resources
+        binary = registry.get(name).compile(specialization, config, capability)
     except CompileError as error:
-        return f"sm_{capability} {specialization} {name}({config}): {error}"
-    if used.spills and capability == NO_SPILLS:
-        return f"sm_{capability} {specialization} {name}({config}): spills {used.spills} bytes"
+        return f"{what}: {error}"
+    have = limits(capability).shared_memory
+    if binary.resources.shared_memory > have:
+        return f"{what}: {binary.resources.shared_memory} bytes of {have} of shared memory"
+    if capability != HOPPER:
+        return None
+    if "wgmma.mma_async" not in binary.kernel.asm["ptx"]:
+        return f"{what}: no wgmma"
+    allowed = 0 if triton.__version__.startswith(OLDEST) else SPILLS
+    if binary.resources.spills > allowed:
+        return f"{what}: spills {binary.resources.spills} bytes, more than {allowed}"
     return None
 
 
@@ -64,7 +89,7 @@ def main() -> int:
 
     import triton
 
-    todo = list(jobs(tuple(options.capabilities)))
+    todo = jobs(tuple(options.capabilities))
     with ProcessPoolExecutor(options.jobs) as pool:
         wrong = [line for line in pool.map(check, todo) if line]
     for line in wrong:

@@ -1,6 +1,6 @@
 """Draw the README's picture and print its table, from the records of a database.
 
-    python scripts/draw_results.py configs.db --output docs/tuned.svg
+    python scripts/draw_results.py configs.db --dtype bf16 --output docs/tuned-bf16.svg
 
 Needs matplotlib. Figures are medians of interleaved rounds in which ours and PyTorch's backends
 took turns on one card; whiskers are interquartile ranges.
@@ -9,9 +9,12 @@ took turns on one card; whiskers are interquartile ranges.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import geometric_mean
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention.problem import GRID_SEQLENS, HEADDIMS, Problem
 from tuner.record import Record, standing
@@ -24,7 +27,13 @@ PEERS = {
     "fa3": "FlashAttention-3",
     "fa4": "FlashAttention-4",
 }
-COLOURS = {"ours": "#76b900", "cudnn": "#444444", "fa2": "#b0b0b0"}
+COLOURS = {
+    "ours": "#76b900",
+    "cudnn": "#444444",
+    "fa2": "#c4c4c4",
+    "fa3": "#e08a2c",
+    "fa4": "#7a5ba6",
+}
 
 
 def main() -> None:
@@ -54,9 +63,11 @@ def main() -> None:
 
 def table(records: Sequence[Record]) -> str:
     """Markdown: the headline shapes, causal, TFLOP/s, and what each ratio to the best peer is."""
+    seen = {peer.name for record in records for peer in record.peers}
+    names = [name for name in PEERS if name in seen]
     lines = [
-        "| shape (causal) | ours | cuDNN | FlashAttention-2 | ours / best of them | config |",
-        "| --- | --- | --- | --- | --- | --- |",
+        f"| shape | ours | {' | '.join(PEERS[n] for n in names)} | ours / best of them | config |",
+        "| --- " * (len(names) + 4) + "|",
     ]
     for headdim, seqlen in HEADLINES:
         record = find(records, headdim, seqlen, causal=True)
@@ -67,7 +78,7 @@ def table(records: Sequence[Record]) -> str:
             with_spread(record.problem, peers[name].median_ms, peers[name].spread)
             if name in peers
             else "–"
-            for name in PEERS
+            for name in names
         ]
         ratio = (
             f"{min(p.median_ms for p in record.peers) / record.measurement.median_ms:.2f}"
@@ -77,8 +88,17 @@ def table(records: Sequence[Record]) -> str:
         ours = with_spread(record.problem, record.measurement.median_ms, record.measurement.spread)
         lines.append(
             f"| {record.problem} | **{ours}** | {' | '.join(cells)} | {ratio} "
-            f"| {record.candidate.config} |"
+            f"| {record.candidate} |"
         )
+    ratios = [
+        min(p.median_ms for p in r.peers) / r.measurement.median_ms for r in records if r.peers
+    ]
+    if ratios:
+        lines += [
+            "",
+            f"Over {len(ratios)} problems of the grid ours / best of them is in the geometric mean "
+            f"{geometric_mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}).",
+        ]
     targets = {
         (r.target.gpu_name, r.target.triton, r.target.torch, r.target.driver) for r in records
     }
@@ -143,8 +163,10 @@ def panel(axis, records: Sequence[Record], headdim: int, causal: bool) -> None: 
     for name in PEERS:
         timings = [{p.name: (p.median_ms, p.spread) for p in r.peers}.get(name) for r in shown]
         series.append((name, timings))
-    width = 0.27
-    for offset, (name, timings) in zip((-width, 0.0, width), series):
+    series = [(name, timings) for name, timings in series if any(timings)]
+    width = 0.82 / len(series)
+    for index, (name, timings) in enumerate(series):
+        offset = (index - (len(series) - 1) / 2) * width
         bars = [
             (position, record.problem.flops / timing[0] / 1e9, timing[1])
             for position, (record, timing) in enumerate(zip(shown, timings))

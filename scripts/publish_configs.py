@@ -1,9 +1,11 @@
 """Make the database that we ship out of databases that searches filled.
 
     python scripts/publish_configs.py configs.db mine.db --output configs.db
+    python scripts/publish_configs.py mine.db --without "D64 S512 full bf16 B32 H32" --output new.db
 
 The result holds every measured record of every source: name the old `configs.db` among them to keep
-what it has. Replayed records and trials are left out. Which records stand is decided as everywhere:
+what it has. Replayed records and trials are left out, and the problems named after --without, such
+as those whose search was cut short. Which records stand is decided as everywhere:
 a later verdict that raced another replaces it, and between those that never met the faster stands.
 """
 
@@ -25,11 +27,16 @@ from tuner.store.publish import publish
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("sources", nargs="+", metavar="DATABASE", help="a path or a URL")
+    parser.add_argument("--without", action="append", default=[], metavar="PROBLEM",
+                        help="as `tuner show` spells it; repeat for several")  # fmt: skip
     parser.add_argument("--output", type=Path, required=True, help="may be one of the sources")
     arguments = parser.parse_args(words)
     try:
         old = gather([arguments.output]) if arguments.output.exists() else []
         new = gather(arguments.sources)
+        if strangers := set(arguments.without) - {str(record.problem) for record in new}:
+            parser.error(f"--without is {min(strangers)!r}, but no source has such a problem")
+        new = [record for record in new if str(record.problem) not in arguments.without]
         if not new:
             parser.error(f"{', '.join(arguments.sources)} hold no measured record to publish")
         publish(arguments.output, new)

@@ -3,11 +3,16 @@ none, and a plain word where an earlier test broke it."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+
+# Before NumPy is imported, as `tuner search` does it: its matrices are too small for threads.
+for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(_threads, "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

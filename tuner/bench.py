@@ -3,7 +3,8 @@
 Two methods, side by side in each row. First that of the harness that others measure us with: 25
 warm-ups, then 100 runs with a pair of CUDA events each, the median counts. Then interleaved rounds,
 in which we and every peer run in turn, so that drift and power capping hit all alike: differences
-of a few per cent can be told from these alone.
+of a few per cent can be told from these alone. On request a third: sustained, a quarter second of
+launches back to back, each lane by itself, for which the power cap has time to settle.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from tuner.target import Target
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tuner.evaluate.stopwatch import Stopwatch
+    from tuner.evaluate.inputs import Inputs
+    from tuner.evaluate.stopwatch import Launch, Stopwatch
 
     Attention = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
+    Peers = Callable[[Inputs], Mapping[str, Launch]]
 
 HEADLINE = (
     Problem(headdim=64, seqlen=4096, causal=True, dtype="fp16", batch=4, heads=32),
@@ -37,6 +40,7 @@ WARM_UPS = 25
 RUNS = 100
 ROUNDS = 7
 RUNS_PER_ROUND = 20
+SUSTAINED_WARM_UP_MS, SUSTAINED_MS, SUSTAINED_TIMES = 120.0, 250.0, 3
 
 # Largest difference to SDPA that counts as correct. bf16 rounds outputs eight times as coarsely.
 TOLERANCE = {"fp16": 1e-2, "bf16": 4e-2}
@@ -52,6 +56,7 @@ class Lap:
     spread: float  # interquartile range over the median
     tflops: float
     samples_ms: tuple[float, ...]  # one per round
+    sustained_tflops: float | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,8 @@ def bench(
     device: str = "cuda",
     stopwatch: Stopwatch | None = None,
     target: Target | None = None,
+    sustained: bool = False,
+    further: Peers | None = None,
 ) -> Report:
     """Measure `attention` and its peers.
 
@@ -99,6 +106,8 @@ def bench(
         rounds: of the interleaved comparison, 20 runs of each lane a round.
         device: torch's name of the device.
         stopwatch, target: None: CUDA events on `device`, and what it is.
+        sustained: whether to measure every lane back to back, too; about a second a lane.
+        further: more peers than those of tuner.evaluate.peers, from the inputs they run on.
     """
     if attention is None:
         from tuner.runtime import custom_attention_forward as attention
@@ -115,12 +124,21 @@ def bench(
         stopwatch = stopwatch or CudaStopwatch(Sensor(uuid(index)))
         target = target or detect(index)
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    rows = (_row(attention, problem, rounds, device, stopwatch) for problem in problems)
-    return Report(target, now, tuple(rows))
+    rows = tuple(
+        _row(attention, problem, rounds, device, stopwatch, sustained, further)
+        for problem in problems
+    )
+    return Report(target, now, rows)
 
 
 def _row(
-    attention: Attention, problem: Problem, rounds: int, device: str, stopwatch: Stopwatch
+    attention: Attention,
+    problem: Problem,
+    rounds: int,
+    device: str,
+    stopwatch: Stopwatch,
+    sustained: bool,
+    further: Peers | None,
 ) -> Row:
     import torch
 
@@ -140,7 +158,8 @@ def _row(
     lanes = [Lane(OURS, ours, RUNS_PER_ROUND)]
     absent = {}
     inputs = Inputs("the harness's", q, k, v, torch.empty_like(q), problem.causal)
-    for name, peer in peers.launches(inputs).items():
+    beside = {**peers.launches(inputs), **(further(inputs) if further else {})}
+    for name, peer in beside.items():
         try:
             peer()
         except RuntimeError as error:
@@ -149,6 +168,7 @@ def _row(
             lanes.append(Lane(name, peer, RUNS_PER_ROUND))
     interleave(lanes, rounds, stopwatch)
     clock, power = stopwatch.sensor.take()
+    settled = {lane.name: _sustained(lane, stopwatch) if sustained else None for lane in lanes}
     return Row(
         problem=problem,
         latency_ms=latency_ms,
@@ -157,7 +177,7 @@ def _row(
         speedup_vs_sdpa=sdpa_ms / latency_ms,
         max_diff=max_diff,
         correct=max_diff < TOLERANCE[problem.dtype],
-        rounds={lane.name: _lap(problem, lane) for lane in lanes},
+        rounds={lane.name: _lap(problem, lane, settled[lane.name]) for lane in lanes},
         absent=absent,
         sm_clock_mhz=clock,
         power_w=power,
@@ -169,10 +189,21 @@ def _as_the_harness(launch: Callable[[], object], stopwatch: Stopwatch) -> float
     return median(stopwatch.each(launch, RUNS))
 
 
-def _lap(problem: Problem, lane: Lane) -> Lap:
+def _sustained(lane: Lane, stopwatch: Stopwatch) -> float:
+    """Milliseconds of one launch among many, the median of several trains of them."""
+    once = median(lane.samples_ms)
+    trains = []
+    for _ in range(SUSTAINED_TIMES):
+        stopwatch(lane.launch, max(1, round(SUSTAINED_WARM_UP_MS / once)))
+        trains.append(stopwatch(lane.launch, max(1, round(SUSTAINED_MS / once))))
+    return median(trains)
+
+
+def _lap(problem: Problem, lane: Lane, sustained_ms: float | None) -> Lap:
     middle = median(lane.samples_ms)
     samples = tuple(lane.samples_ms)
-    return Lap(middle, spread(samples), _tflops(problem, middle), samples)
+    settled = None if sustained_ms is None else _tflops(problem, sustained_ms)
+    return Lap(middle, spread(samples), _tflops(problem, middle), samples, settled)
 
 
 def _tflops(problem: Problem, ms: float) -> float:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 from kernels.attention.layout import readable
 
 _announced: set[str] = set()
+
+# Scores of which log_sum_exp holds this many at once: 2^26 fp32 are 256 MiB.
+_SCORES_AT_ONCE = 2**26
 
 
 class FallbackWarning(UserWarning):
@@ -20,18 +25,70 @@ def announce(reason: str) -> None:
     """Warn that SDPA serves a call, once per reason in a process."""
     if reason not in _announced:
         _announced.add(reason)
-        warnings.warn(f"served by PyTorch's SDPA: {reason}", FallbackWarning, stacklevel=4)
+        warnings.warn(f"served by PyTorch's SDPA: {reason}", FallbackWarning, stacklevel=7)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> Tensor:
-    """(batch, heads, seqlen_q, headdim_v), top-left causal, as SDPA computes it; differentiable.
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float, causal_offset: int = 0
+) -> Tensor:
+    """(batch, heads, seqlen_q, headdim_v) as SDPA computes it; differentiable. Rows that see no key
+    are zeros.
 
     Inputs whose base or rows are not aligned to 16 bytes are copied first: SDPA of torch 2.11 was
     off by whole units on a tensor with a 2-byte offset.
+
+    Args:
+        causal: row i sees the keys j ≤ i + causal_offset. With an offset above 0 SDPA gets a mask
+            of (seqlen_q, seqlen_k).
     """
     q, k, v = (readable(tensor) for tensor in (q, k, v))
-    if k.shape[2] == 0:  # no key to attend to
-        return q.new_zeros((*q.shape[:3], v.shape[3])) + 0 * q.sum() + 0 * k.sum() + 0 * v.sum()
-    return functional.scaled_dot_product_attention(
-        q, k, v, is_causal=causal, scale=sm_scale, enable_gqa=k.shape[1] != q.shape[1]
-    )
+    seqlen_q, seqlen_k = q.shape[2], k.shape[2]
+    blind = min(seqlen_q, max(0, -causal_offset)) if causal else 0  # the first rows, without keys
+    if seqlen_k == 0 or blind == seqlen_q:
+        return _zeros(q, k, v, seqlen_q)
+    if sm_scale < 0:  # for which the maximum of FlashAttention-2's softmax is the minimum
+        q, sm_scale = -q, -sm_scale
+    # The rows after the blind ones are top-left again.
+    mask = None
+    if causal and causal_offset > 0:
+        mask = torch.ones(seqlen_q, seqlen_k, dtype=torch.bool, device=q.device)
+        mask = mask.tril_(min(causal_offset, seqlen_k))
+    out = functional.scaled_dot_product_attention(
+        q[:, :, blind:] if blind else q, k, v, attn_mask=mask, is_causal=causal and mask is None,
+        scale=sm_scale, enable_gqa=k.shape[1] != q.shape[1],
+    )  # fmt: skip
+    return torch.cat((_zeros(q, k, v, blind), out), dim=2) if blind else out
+
+
+def log_sum_exp(
+    q: Tensor, k: Tensor, causal: bool, sm_scale: float, causal_offset: int = 0
+) -> Tensor:
+    """(batch, heads, seqlen_q) fp32: the natural logarithm of the softmax's denominator, by its
+    definition and in fp32; −∞ where a row sees no key. Not differentiable."""
+    batch, heads, seqlen_q, headdim = q.shape
+    heads_kv, seqlen_k = k.shape[1], k.shape[2]
+    lse = torch.full((batch, heads, seqlen_q), -math.inf, dtype=torch.float32, device=q.device)
+    if lse.numel() == 0 or seqlen_k == 0:
+        return lse
+    grouped = lse.view(batch, heads_kv, heads // heads_kv, seqlen_q)
+    keys = k.detach().float().mT.unsqueeze(2)  # (batch, heads_kv, 1, headdim, seqlen_k)
+    key = torch.arange(seqlen_k, device=q.device)
+    rows = max(1, _SCORES_AT_ONCE // (batch * heads * seqlen_k))
+    for start in range(0, seqlen_q, rows):
+        stop = min(start + rows, seqlen_q)
+        queries = q[:, :, start:stop].detach().float()
+        queries = queries.reshape(batch, heads_kv, -1, stop - start, headdim)
+        scores = (queries @ keys) * sm_scale
+        if causal:
+            row = torch.arange(start, stop, device=q.device)[:, None]
+            scores = scores.masked_fill(key > row + causal_offset, -math.inf)
+        grouped[:, :, :, start:stop] = torch.logsumexp(scores, dim=-1)
+    return lse
+
+
+def _zeros(q: Tensor, k: Tensor, v: Tensor, rows: int) -> Tensor:
+    # Hangs on the inputs, so that gradients are zeros rather than missing.
+    zeros = q.new_zeros((*q.shape[:2], rows, v.shape[3]))
+    if q.requires_grad or k.requires_grad or v.requires_grad:
+        zeros = zeros + 0 * (q[..., :0].sum() + k[..., :0].sum() + v[..., :0].sum())
+    return zeros

@@ -1,10 +1,10 @@
 """The short way of a forward: a call like an earlier one needs no validation and no planning.
 
-Calls are alike if tensors agree in shape, strides, dtype and device, and the other arguments in
-value: then the earlier call's checks and its prepared launch hold for this one too. What depends on
-the moment is checked each time: addresses, gradients, the current device, and whether anything
-intercepts operators (dispatch modes, function transforms, torch.jit.trace), which must see the
-operator instead.
+Calls are alike if they come through the same entry point, their tensors agree in shape, strides,
+dtype and device, and the other arguments in value: then the earlier call's checks and its prepared
+launch hold for this one too. What depends on the moment is checked each time: addresses, gradients,
+autocast, the current device, and whether anything intercepts operators (dispatch modes, function
+transforms, torch.jit.trace), which must see the operator instead.
 """
 
 from __future__ import annotations
@@ -20,11 +20,22 @@ _KEPT = 8192
 _MISALIGNED = ALIGNMENT - 1
 
 _Key = tuple[object, ...]
-_launches: dict[_Key, tuple[int, Launch]] = {}
+# Of a device's index, the shape of lse if it is wanted, and the launch.
+_launches: dict[_Key, tuple[int, tuple[int, ...] | None, Launch]] = {}
+
+Outputs = Tensor | tuple[Tensor, Tensor]
 
 
-def repeat(q: Tensor, k: Tensor, v: Tensor, causal: object, sm_scale: object) -> Tensor | None:
-    """The output if this call is like one that was remembered, else None: then nothing was done."""
+def repeat(
+    q: Tensor, k: Tensor, v: Tensor, causal: object, sm_scale: object, entry: object = None
+) -> Outputs | None:
+    """The output, with lse if it was wanted, if this call is like one that was remembered, else
+    None: then nothing was done.
+
+    Args:
+        q, k, v: as the entry point got them, whatever their layout.
+        entry: tells apart calls that agree in all else but mean something else; hashable.
+    """
     if not (
         type(q) is Tensor
         and type(k) is Tensor
@@ -33,15 +44,23 @@ def repeat(q: Tensor, k: Tensor, v: Tensor, causal: object, sm_scale: object) ->
         and (sm_scale is None or type(sm_scale) is float)
     ):
         return None
-    known = _launches.get(_key(q, k, v, causal, sm_scale))
+    known = _launches.get(
+        (
+            q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(),
+            q.dtype, k.dtype, v.dtype, q.get_device(), k.get_device(), v.get_device(),
+            causal, sm_scale, entry,
+        )
+    )  # fmt: skip
     if known is None:
         return None
-    index, launch = known
+    index, lse_shape, launch = known
+    interceptors = torch._C
     if (
-        index != torch._C._cuda_getDevice()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._is_tracing()
+        index != interceptors._cuda_getDevice()
+        or interceptors._len_torch_dispatch_stack()
+        or interceptors._functorch.peek_interpreter_stack() is not None
+        or interceptors._is_tracing()
+        or torch.is_autocast_enabled()
         or ((q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled())
     ):
         return None
@@ -49,34 +68,37 @@ def repeat(q: Tensor, k: Tensor, v: Tensor, causal: object, sm_scale: object) ->
     if (q_address | k_address | v_address) & _MISALIGNED:
         return None
     out = torch.empty_like(q)
-    launch(
-        q_address,
-        k_address,
-        v_address,
-        out.data_ptr(),
-        None,
-        torch._C._cuda_getCurrentRawStream(index),
-    )
-    return out
+    stream = interceptors._cuda_getCurrentRawStream(index)
+    if lse_shape is None:
+        launch(q_address, k_address, v_address, out.data_ptr(), None, stream)
+        return out
+    lse = torch.empty(lse_shape, dtype=torch.float32, device=q.device)
+    launch(q_address, k_address, v_address, out.data_ptr(), lse.data_ptr(), stream)
+    return out, lse
 
 
 def remember(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float | None, launch: Launch
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool,
+    sm_scale: float | None,
+    launch: Launch,
+    entry: object = None,
+    lse_shape: tuple[int, ...] | None = None,
 ) -> None:
-    """Serve calls like this one by `launch`. It was prepared for q's device."""
+    """Serve calls like this one by `launch`. It was prepared for q's device, and writes an lse of
+    `lse_shape` unless that is None."""
     if len(_launches) >= _KEPT:
         _launches.clear()
-    _launches[_key(q, k, v, causal, sm_scale)] = q.get_device(), launch
+    key = (
+        q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(),
+        q.dtype, k.dtype, v.dtype, q.get_device(), k.get_device(), v.get_device(),
+        causal, sm_scale, entry,
+    )  # fmt: skip
+    _launches[key] = q.get_device(), lse_shape, launch
 
 
 def forget() -> None:
     """Let every call take the long way again."""
     _launches.clear()
-
-
-def _key(q: Tensor, k: Tensor, v: Tensor, causal: object, sm_scale: object) -> _Key:
-    return (
-        q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(),
-        q.dtype, k.dtype, v.dtype, q.get_device(), k.get_device(), v.get_device(),
-        causal, sm_scale,
-    )  # fmt: skip

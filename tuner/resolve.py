@@ -6,6 +6,8 @@ Sources, first that applies:
     stale    exact or nearest, but by another Triton or an older kernel: a hint, to be tuned again
     family   a record of other hardware of the same compute capability
     default  the template's default
+
+`pinned` is not found here: somebody said so.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from tuner.record import Record
 from tuner.target import Target
 from tuner.trial import Candidate
 
-Source = Literal["exact", "nearest", "stale", "family", "default"]
+Source = Literal["exact", "nearest", "stale", "family", "default", "pinned"]
 
 # Beyond these a neighbour's winner is worth less than the default: measured elsewhere, another
 # shape's winner reached anything from 5 to 100 % of the optimum.
@@ -114,7 +116,7 @@ def _judge(record: Record, target: Target, problem: Problem) -> tuple[Source, st
     return ("exact" if here else "nearest"), f"{what} was tuned on {record.measured_at[:10]}"
 
 
-_RANK: dict[Source, int] = {"exact": 0, "nearest": 1, "stale": 2, "family": 3, "default": 4}
+_RANK: dict[Source, int] = {"exact": 0, "nearest": 1, "stale": 2, "family": 3}
 
 
 def _order(resolution: Resolution) -> tuple[int, float, float, float, str]:

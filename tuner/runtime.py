@@ -1,4 +1,4 @@
-"""The forward that people call: it reads the records in force and launches what they say.
+"""The entry points that people call: they check arguments and hand them to the operator.
 
 Nothing is tuned here and no tuning library is loaded. The first call of a shape resolves its config
 and loads the kernel; one like an earlier call costs a dictionary lookup and a launch, as repetition
@@ -7,34 +7,15 @@ says.
 
 from __future__ import annotations
 
-import logging
-import os
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
-from typing import Any
-
 import torch
-from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch import Tensor, empty_like
 
-from kernels.attention import registry
-from kernels.attention.layout import aligned, readable
-from kernels.attention.problem import Problem, Specialization
-from kernels.attention.template import Binary, CompileError, Template
-from tuner import device, fallback, snapshot
-from tuner.repetition import forget, remember, repeat
-from tuner.resolve import Resolution
-from tuner.snapshot import Snapshot
-from tuner.target import Target
-from tuner.trial import Candidate
-from tuner.validation import validate
+from tuner.forward import attention_forward, needs_gradients, prepared_launch
+from tuner.repetition import remember, repeat
+from tuner.validation import FLASH, SDPA, validate, validate_flag
 
-_logger = logging.getLogger("tuner")
-
-_DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+# Entry points that tell apart what they remember; custom_attention_forward has None.
+_SDPA, _SDPA_GQA, _FLASH, _FLASH_LSE = "sdpa", "sdpa gqa", "flash", "flash lse"
 
 
 def custom_attention_forward(
@@ -58,250 +39,141 @@ def custom_attention_forward(
     Returns:
         (batch, nheads, seqlen, headdim) in q's dtype and layout. Inputs that a kernel cannot read
         in place (last stride not 1, rows not aligned to 16 bytes) are copied. Gradients are those
-        of SDPA, by recomputation; there are none of second order, and none inside one graph of
-        torch.compile. The same call gives the same bits; so does the same sequence in another
-        batch, unless another config serves that (see `lookup`).
+        of SDPA, also within torch.compile; there are none of second order. Under autocast the
+        inputs are cast, as SDPA's are. The same call gives the same bits; so does the same sequence
+        in another batch, unless another config serves that (see `lookup`).
 
     Raises:
         TypeError, ValueError: an argument is wrong; one sentence names it.
-        NotImplementedError: strict, and no template serves the call; or fullgraph=True of
-            torch.compile, and a gradient is to be recorded.
+        NotImplementedError: strict, and no template serves the call.
     """
-    if not torch.compiler.is_compiling():
-        out = repeat(q, k, v, causal, sm_scale)
-        if out is not None:
-            return out
+    compiling = torch.compiler.is_compiling()
+    if not compiling:
+        known = repeat(q, k, v, causal, sm_scale)
+        if known is not None:
+            return known  # type: ignore[return-value]
+    q, k, v = _autocast(q, k, v)
     scale = validate(q, k, v, causal, sm_scale)
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        if torch.compiler.is_compiling():
-            raise NotImplementedError(
-                "gradients are recorded outside of torch.compile's graphs only"
-            )
-        out = _Differentiable.apply(q, k, v, causal, scale, strict)  # type: ignore[no-untyped-call]
-    else:
-        out = _operator(q, k, v, causal, scale, strict)
-        if not torch.compiler.is_compiling():
-            _remember(q, k, v, causal, sm_scale, scale)
+    out, _ = attention_forward(q, k, v, causal, 0, scale, strict=strict)
+    if not (compiling or needs_gradients(q, k, v)):
+        launch = prepared_launch(q, k, v, out, causal, 0, scale, False)
+        if launch is not None:
+            remember(q, k, v, causal, sm_scale, launch)
     return out
 
 
-def lookup(
-    headdim: int,
-    seqlen: int,
-    causal: bool = True,
-    dtype: str = "fp16",
-    batch: int | None = None,
-    heads: int | None = None,
-    target: Target | None = None,
-) -> Resolution:
-    """Which config would serve this problem, from which record, and why.
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    strict: bool = False,
+) -> Tensor:
+    """As torch.nn.functional.scaled_dot_product_attention, without a mask and without dropout.
 
     Args:
-        batch, heads: by default those of the benchmark grid (16384 tokens, hidden size 2048).
-        target: by default the current CUDA device.
-
-    Raises:
-        ValueError: a field is out of its domain.
-        LookupError: no template serves it.
-        RuntimeError: no target is given and there is no CUDA device.
-    """
-    problem = Problem.on_grid(headdim, seqlen, causal, dtype, batch, heads)
-    if target is None:
-        if not torch.cuda.is_available():
-            raise RuntimeError("there is no CUDA device here: give a target")
-        target = device.detect(torch.cuda.current_device())
-    return snapshot.current().resolve(target, problem)
-
-
-def use(database: str | Path | None = None) -> str:
-    """Read the records again, from `database` over the shipped ones (None: TUNER_DB, else the
-    user's own). Shapes met before are resolved anew at their next call; captured CUDA graphs keep
-    what they captured.
+        query: (batch, nheads, seqlen_q, headdim), fp16 or bf16, on a CUDA device.
+        key, value: (batch, nheads, seqlen_k, headdim).
+        is_causal: query i sees keys j ≤ i: top-left alignment, also where the seqlens differ.
+        scale: factor on query·keyᵀ; None is 1/√headdim.
+        enable_gqa: allow key and value fewer heads, whose number divides query's. Nothing is
+            expanded.
+        strict: raise where no template serves the call, instead of SDPA with one warning.
 
     Returns:
-        The snapshot's digest, equal wherever the same records are in force.
+        (batch, nheads, seqlen_q, headdim), as custom_attention_forward does.
+
+    Raises:
+        TypeError, ValueError: an argument is wrong; one sentence names it.
+        NotImplementedError: strict, and no template serves the call.
     """
-    fresh = Snapshot.load(database)
-    with _plans_lock:
-        snapshot.replace(fresh)
-        _plans.clear()
-        forget()
-    return fresh.digest
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """How calls of one shape are served: by a binary of a template, or (None) by SDPA."""
-
-    template: Template | None
-    binary: Binary | None
-    refusal: str = ""
-
-
-_Key = tuple[Any, ...]
-_plans: dict[_Key, _Plan] = {}
-_plans_lock = threading.RLock()
-
-
-def _renew_lock() -> None:
-    global _plans_lock
-    _plans_lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
-
-
-def _forward(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float, strict: bool
-) -> Tensor:
-    shape = q.shape
-    key = (q.device.index, q.dtype, shape, k.shape, v.shape[3], causal)
-    plan = _plans.get(key)
-    if plan is None:
-        plan = _make_plan(key, q, k, v, causal)
-    if plan.template is None:
-        if strict:
-            raise NotImplementedError(plan.refusal)
-        if q.numel() == 0:
-            return _like(q, v)
-        fallback.announce(plan.refusal)
-        return _in_layout_of(q, v, fallback.attention(q, k, v, causal, sm_scale))
-    out = torch.empty_like(q)
-    if out.numel() == 0:
-        return out
-    if k.shape[2] == 0:
-        return out.zero_()
-    index = q.device.index
-    if index == torch.cuda.current_device():
-        _launch(plan, q, k, v, out, sm_scale)
-    else:
-        with torch.cuda.device(index):
-            _launch(plan, q, k, v, out, sm_scale)
+    compiling = torch.compiler.is_compiling()
+    entry = _SDPA_GQA if enable_gqa is True else _SDPA if enable_gqa is False else None
+    if not compiling and entry is not None:
+        known = repeat(query, key, value, is_causal, scale, entry)
+        if known is not None:
+            return known  # type: ignore[return-value]
+    validate_flag("enable_gqa", enable_gqa)
+    q, k, v = _autocast(query, key, value)
+    factor = validate(q, k, v, is_causal, scale, SDPA)
+    if not enable_gqa and k.shape[1] != q.shape[1]:
+        raise ValueError(
+            f"key has {k.shape[1]} heads, but must have query's {q.shape[1]} unless enable_gqa=True"
+        )
+    out, _ = attention_forward(q, k, v, is_causal, 0, factor, strict=strict)
+    if not (compiling or needs_gradients(q, k, v)):
+        launch = prepared_launch(q, k, v, out, is_causal, 0, factor, False)
+        if launch is not None:
+            remember(q, k, v, is_causal, scale, launch, entry)
     return out
 
 
-def _launch(plan: _Plan, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sm_scale: float) -> None:
-    template, binary = plan.template, plan.binary
-    assert template is not None
-    assert binary is not None
-    q, k, v = (readable(tensor) for tensor in (q, k, v))
-    target = readable(out)
-    template.launch(binary, q, k, v, target, None, sm_scale)
-    if target is not out:
-        out.copy_(target)
+def flash_attn_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    return_lse: bool = False,
+    *,
+    strict: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """As flash_attn.flash_attn_func, without dropout, windows, softcap and slopes.
+
+    Args:
+        q: (batch, seqlen_q, nheads, headdim), fp16 or bf16, on a CUDA device.
+        k, v: (batch, seqlen_k, nheads_kv, headdim); nheads_kv divides nheads.
+        softmax_scale: factor on q·kᵀ; None is 1/√headdim.
+        causal: query i sees keys j ≤ i + seqlen_k − seqlen_q: bottom-right alignment. A row that
+            sees no key is zeros.
+        return_lse: also return the logarithm of the softmax's denominator.
+        strict: raise where no template serves the call, instead of SDPA with one warning.
+
+    Returns:
+        out (batch, seqlen_q, nheads, headdim) in q's dtype and layout; with return_lse, out and
+        lse: (batch, nheads, seqlen_q), fp32, natural logarithm, −∞ for a row that sees no key.
+        Both are differentiable.
+
+    Raises:
+        TypeError, ValueError: an argument is wrong; one sentence names it.
+        NotImplementedError: strict, and no template serves the call.
+    """
+    compiling = torch.compiler.is_compiling()
+    entry = _FLASH_LSE if return_lse is True else _FLASH if return_lse is False else None
+    if not compiling and entry is not None:
+        known = repeat(q, k, v, causal, softmax_scale, entry)
+        if known is not None:
+            return known
+    validate_flag("return_lse", return_lse)
+    q, k, v = _autocast(q, k, v)
+    scale = validate(q, k, v, causal, softmax_scale, FLASH)
+    offset = k.shape[1] - q.shape[1]
+    bhsd = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    out, lse = attention_forward(*bhsd, causal, offset, scale, return_lse, strict)
+    result = out.transpose(1, 2)
+    # The layout that the next call gets; another where the order of q's strides is ambiguous.
+    if not (compiling or needs_gradients(q, k, v)) and result.stride() == empty_like(q).stride():
+        launch = prepared_launch(*bhsd, out, causal, offset, scale, return_lse)
+        if launch is not None:
+            lse_shape = tuple(lse.shape) if lse is not None else None
+            remember(q, k, v, causal, softmax_scale, launch, entry, lse_shape)
+    return result if lse is None else (result, lse)
 
 
-def _remember(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float | None, scale: float
-) -> None:
-    """Let calls like this one, which has just been served, go straight to the launch."""
-    if type(q) is not Tensor or scale < 0 or q.numel() == 0:
-        return
-    plan = _plans.get((q.device.index, q.dtype, q.shape, k.shape, v.shape[3], causal))
-    if plan is None or plan.template is None or plan.binary is None:
-        return
-    out = torch.empty_like(q)
-    if not all(aligned(tensor) for tensor in (q, k, v, out)):
-        return
-    with torch.cuda.device(q.device):
-        launch = plan.template.prepare(plan.binary, q, k, v, out, scale)
-    if launch is not None:
-        remember(q, k, v, causal, sm_scale, launch)
-
-
-def _make_plan(key: _Key, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> _Plan:
-    with _plans_lock:
-        plan = _plans.get(key)
-        if plan is None:
-            plan = _plans[key] = _find_plan(q, k, v, causal)
-        return plan
-
-
-def _find_plan(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> _Plan:
-    if q.dtype not in _DTYPES:
-        return _Plan(None, None, f"the inputs are {q.dtype}, templates take float16 and bfloat16")
-    batch, heads, seqlen_q, headdim = q.shape
-    if v.shape[3] != headdim:
-        return _Plan(
-            None, None, f"v has headdim {v.shape[3]} and q {headdim}, no template takes both"
-        )
-    target = device.detect(q.device.index)
-    try:
-        problem = Problem(
-            headdim, max(seqlen_q, k.shape[2], 1), causal, _DTYPES[q.dtype],
-            max(batch, 1), max(heads, 1),
-        )  # fmt: skip
-        resolution = snapshot.current().resolve(target, problem)
-    except LookupError as error:
-        return _Plan(None, None, str(error))
-    _logger.debug("%s: %s, %s", problem, resolution.source, resolution.reason)
-    capability = target.hardware.capability
-    tried = resolution.candidate
-    try:
-        return _load(tried, problem.specialization, capability)
-    except CompileError as error:
-        template = registry.get(tried.template)
-        default = Candidate(tried.template, template.default(problem, capability))
-        _logger.warning("%s does not compile here (%s): using the default", tried, error)
-    try:
-        return _load(default, problem.specialization, capability)
-    except CompileError as error:
-        return _Plan(None, None, f"the {default.template} kernel does not compile here: {error}")
-
-
-@lru_cache(maxsize=256)
-def _load(candidate: Candidate, specialization: Specialization, capability: int) -> _Plan:
-    """One binary for all shapes that share it: an unseen seqlen compiles and loads nothing."""
-    template = registry.get(candidate.template)
-    return _Plan(template, template.compile(specialization, candidate.config, capability))
-
-
-def _like(q: Tensor, v: Tensor) -> Tensor:
-    """An uninitialised output: q's layout, v's headdim."""
-    if v.shape[3] == q.shape[3]:
-        return torch.empty_like(q)
-    return q.new_empty((*q.shape[:3], v.shape[3]))
-
-
-def _in_layout_of(q: Tensor, v: Tensor, result: Tensor) -> Tensor:
-    # SDPA's backends return layouts of their own; what the fake kernel promised must hold.
-    out = _like(q, v)
-    return result if result.stride() == out.stride() else out.copy_(result)
-
-
-class _Differentiable(torch.autograd.Function):
-    """Our forward; SDPA's backward by recomputation."""
-
-    @staticmethod
-    def forward(
-        context: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float, strict: bool
-    ) -> Tensor:
-        context.save_for_backward(q, k, v)
-        context.causal, context.sm_scale = causal, sm_scale
-        out: Tensor = _operator(q, k, v, causal, sm_scale, strict)
-        return out
-
-    @staticmethod
-    @once_differentiable  # a second derivative is an error, not zeros
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        needed = context.needs_input_grad[:3]
-        with torch.enable_grad():
-            q, k, v = inputs = [
-                tensor.detach().requires_grad_(need)
-                for tensor, need in zip(context.saved_tensors, needed)
-            ]
-            out = fallback.attention(q, k, v, context.causal, context.sm_scale)
-        found = iter(torch.autograd.grad(out, [t for t in inputs if t.requires_grad], gradients[0]))
-        return (*(next(found) if need else None for need in needed), None, None, None)
-
-
-# Library, not the custom_op decorator: dispatch costs 2–3 µs a call instead of 11–15.
-_library = torch.library.Library("attention_tuner", "DEF")
-_library.define(
-    "forward(Tensor q, Tensor k, Tensor v, bool causal, float sm_scale, bool strict) -> Tensor"
-)
-_library.impl("forward", _forward, "CUDA")
-# What torch.compile and torch.export see: shape, dtype and strides.
-_library.impl("forward", lambda q, _k, v, *_: _like(q, v), "Meta")
-_operator: Callable[..., Tensor] = torch.ops.attention_tuner.forward.default
+def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """`tensors` as autocast casts SDPA's: those on a GPU, floating point but not fp64."""
+    if not torch.is_autocast_enabled("cuda"):
+        return tensors
+    dtype = torch.get_autocast_dtype("cuda")
+    return tuple(
+        tensor.to(dtype)
+        if isinstance(tensor, Tensor)
+        and tensor.is_cuda
+        and tensor.is_floating_point()
+        and tensor.dtype != torch.float64
+        else tensor
+        for tensor in tensors
+    )

@@ -1,10 +1,11 @@
-"""The records in force, held in memory: read once, then again only on request."""
+"""The records in force, held in memory: read once, and again when their database has changed."""
 
 from __future__ import annotations
 
 import logging
 import os
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +14,13 @@ from kernels.attention.problem import Problem
 from tuner import resolve
 from tuner.record import Record
 from tuner.resolve import Resolution
-from tuner.store.layers import Layers
+from tuner.store.errors import StoreError
+from tuner.store.layers import Layers, change_token
 from tuner.target import Target
 
 _logger = logging.getLogger("tuner")
+
+LOOK_EVERY_S = 5.0
 
 _Shelf = Mapping[tuple[int, bool, str], tuple[Record, ...]]
 
@@ -28,17 +32,27 @@ class Snapshot:
     shelf: _Shelf
     digest: str
     """Equal on every machine and rank that sees the same records."""
+    database: str | Path | None = None
+    """The user's, as it was named."""
+    token: object = None
+    """Of the user's database, from before it was read."""
 
     @classmethod
-    def load(cls, database: str | Path | None = None) -> Snapshot:
-        """Read the user's database over the shipped one. Never raises for what is wrong with a
-        database: it is left out, with a warning in the log."""
-        layers = Layers.load(database, strict=False)
+    def load(cls, database: str | Path | None = None, *, strict: bool = False) -> Snapshot:
+        """Read the user's database over the shipped one.
+
+        Raises:
+            StoreError: strict, and a database cannot be read. Else it is left out, with a warning
+                in the log.
+        """
+        token = change_token(database)
+        layers = Layers.load(database, strict=strict)
         shelf: dict[tuple[int, bool, str], list[Record]] = {}
         for record in layers.standing():
             problem = record.problem
             shelf.setdefault((problem.headdim, problem.causal, problem.dtype), []).append(record)
-        return cls({key: tuple(records) for key, records in shelf.items()}, layers.snapshot_hash())
+        tuples = {key: tuple(records) for key, records in shelf.items()}
+        return cls(tuples, layers.snapshot_hash(), database, token)
 
     def resolve(self, target: Target, problem: Problem) -> Resolution:
         """Which candidate serves `problem` on `target`, and why.
@@ -53,6 +67,7 @@ class Snapshot:
 @dataclass
 class _Holder:
     snapshot: Snapshot | None = None
+    next_look: float = 0.0  # at the database, by time.monotonic
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -69,6 +84,38 @@ def current() -> Snapshot:
                 snapshot = _holder.snapshot = Snapshot.load()
                 _logger.debug("records loaded, snapshot %s", snapshot.digest)
     return snapshot
+
+
+def newer(at_once: bool = False) -> Snapshot | None:
+    """Other records than those in force, if their database has changed; None if not, or if it
+    cannot be read now.
+
+    Args:
+        at_once: look now, and also into a database that can only be asked over a connection. Else
+            look at a file every few seconds at most, and not at all if the environment has
+            TUNER_REFRESH=0.
+    """
+    snapshot = _holder.snapshot
+    if snapshot is None:
+        return None
+    if not at_once:
+        now = time.monotonic()
+        if now < _holder.next_look or os.environ.get("TUNER_REFRESH") == "0":
+            return None
+        _holder.next_look = now + LOOK_EVERY_S
+    token = change_token(snapshot.database)
+    if token == snapshot.token and not (at_once and token is None):
+        return None
+    try:
+        fresh = Snapshot.load(snapshot.database, strict=True)
+    except StoreError as error:
+        _logger.warning("%s; going on with the records read before", error)
+        return None
+    if fresh.digest == snapshot.digest:  # only trials were added
+        _holder.snapshot = fresh
+        return None
+    _logger.debug("the records have changed, snapshot %s", fresh.digest)
+    return fresh
 
 
 def replace(snapshot: Snapshot | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -10,8 +11,35 @@ from torch import Tensor
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def validate(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float | None) -> float:
-    """Check the arguments of an attention forward; return the scale to use.
+@dataclass(frozen=True)
+class Words:
+    """What an entry point calls its arguments, and where its tensors keep heads and positions."""
+
+    q: str = "q"
+    k: str = "k"
+    v: str = "v"
+    causal: str = "causal"
+    scale: str = "sm_scale"
+    heads: int = 1  # dimensions
+    seqlen: int = 2
+
+    @property
+    def layout(self) -> str:
+        return "(batch, nheads, seqlen, headdim)" if self.heads == 1 else (
+            "(batch, seqlen, nheads, headdim)"
+        )  # fmt: skip
+
+
+OURS = Words()
+SDPA = Words("query", "key", "value", "is_causal", "scale")
+FLASH = Words(scale="softmax_scale", heads=2, seqlen=1)
+
+
+def validate(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float | None, words: Words = OURS
+) -> float:
+    """Check the arguments of an attention forward, laid out as `words` says; return the scale to
+    use.
 
     Plain attribute reads only, so that torch.compile traces through it.
 
@@ -19,13 +47,12 @@ def validate(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float | No
         TypeError: not tensors, not floating point, mixed dtypes, or a wrong kind of number.
         ValueError: wrong rank, device, or shapes that do not fit together.
     """
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
+    for name, tensor in ((words.q, q), (words.k, k), (words.v, v)):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} is a {type(tensor).__name__}, but must be a torch.Tensor")
         if tensor.dim() != 4:
             raise ValueError(
-                f"{name} has {tensor.dim()} dimensions, but must have 4: "
-                "(batch, nheads, seqlen, headdim)"
+                f"{name} has {tensor.dim()} dimensions, but must have 4: {words.layout}"
             )
         if tensor.dtype not in _FLOATS:
             raise TypeError(
@@ -33,32 +60,52 @@ def validate(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float | No
             )
         if not tensor.is_cuda:
             raise ValueError(f"{name} is on {tensor.device}, but must be on a CUDA device")
-    for name, tensor in (("k", k), ("v", v)):
+    for name, tensor in ((words.k, k), (words.v, v)):
         if tensor.dtype != q.dtype:
-            raise TypeError(f"{name} is {tensor.dtype}, but must have q's dtype {q.dtype}")
+            raise TypeError(f"{name} is {tensor.dtype}, but must have {words.q}'s dtype {q.dtype}")
         if tensor.device != q.device:
-            raise ValueError(f"{name} is on {tensor.device}, but must be on q's {q.device}")
+            raise ValueError(f"{name} is on {tensor.device}, but must be on {words.q}'s {q.device}")
         if tensor.shape[0] != q.shape[0]:
             raise ValueError(
-                f"{name} has batch {tensor.shape[0]}, but must have q's batch {q.shape[0]}"
+                f"{name} has batch {tensor.shape[0]}, but must have {words.q}'s batch {q.shape[0]}"
             )
     if k.shape[3] != q.shape[3]:
-        raise ValueError(f"k has headdim {k.shape[3]}, but must have q's headdim {q.shape[3]}")
+        raise ValueError(
+            f"{words.k} has headdim {k.shape[3]}, but must have {words.q}'s headdim {q.shape[3]}"
+        )
     if q.shape[3] == 0 or v.shape[3] == 0:
         raise ValueError("headdim is 0, but must be at least 1")
-    if v.shape[1] != k.shape[1] or v.shape[2] != k.shape[2]:
+    heads, seqlen = words.heads, words.seqlen
+    if v.shape[heads] != k.shape[heads] or v.shape[seqlen] != k.shape[seqlen]:
         raise ValueError(
-            f"v has (nheads, seqlen) {(v.shape[1], v.shape[2])}, but must have k's "
-            f"{(k.shape[1], k.shape[2])}"
+            f"{words.v} has (nheads, seqlen) {(v.shape[heads], v.shape[seqlen])}, but must have "
+            f"{words.k}'s {(k.shape[heads], k.shape[seqlen])}"
         )
-    if k.shape[1] != q.shape[1] and (k.shape[1] == 0 or q.shape[1] % k.shape[1] != 0):
-        raise ValueError(f"k has {k.shape[1]} heads, but their number must divide q's {q.shape[1]}")
+    ours, theirs = q.shape[heads], k.shape[heads]
+    if theirs != ours and (theirs == 0 or ours % theirs != 0):
+        raise ValueError(
+            f"{words.k} has {theirs} heads, but their number must divide {words.q}'s {ours}"
+        )
     if not isinstance(causal, bool):
-        raise TypeError(f"causal is {causal!r}, but must be True or False")
-    if sm_scale is None:
-        return 1 / math.sqrt(q.shape[3])
-    if isinstance(sm_scale, bool) or not isinstance(sm_scale, (int, float)):
-        raise TypeError(f"sm_scale is {sm_scale!r}, but must be a number or None")
-    if not math.isfinite(sm_scale):
-        raise ValueError(f"sm_scale is {sm_scale}, but must be finite")
-    return float(sm_scale)
+        raise TypeError(f"{words.causal} is {causal!r}, but must be True or False")
+    return _scale(q.shape[3], sm_scale, words.scale)
+
+
+def _scale(headdim: int, given: float | None, name: str) -> float:
+    if given is None:
+        return 1 / math.sqrt(headdim)
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        raise TypeError(f"{name} is {given!r}, but must be a number or None")
+    if not math.isfinite(given):
+        raise ValueError(f"{name} is {given}, but must be finite")
+    return float(given)
+
+
+def validate_flag(name: str, value: object) -> None:
+    """Check an argument that turns something on or off.
+
+    Raises:
+        TypeError: it is neither True nor False.
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}, but must be True or False")

@@ -7,7 +7,7 @@ is compiled without a GPU and how it is launched. Importing it loads neither Tri
 from __future__ import annotations
 
 import math
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,6 +52,9 @@ _TALL_SEQLEN = 2048
 # From here on a loop of its own for blocks without a mask pays, at headdim 128: the code of two
 # loops no longer fits the instruction caches, which short sequences feel.
 _LONG_SEQLEN = 4096
+
+# Shapes that a process keeps the arithmetic of: it takes up to half a millisecond.
+_REMEMBERED = 1024
 
 _CONSTEXPRS = 12  # of hopper_kernel.attention_forward
 
@@ -116,6 +119,10 @@ class HopperTemplate(Template):
         if ours + theirs > _HARDWARE_BARRIERS:
             return f"{ours} barriers and Triton's {theirs} exceed {_HARDWARE_BARRIERS}"
         return None
+
+    def block_warps(self, config: Config) -> int:
+        """Four a consumer, and four for the producer: Triton rounds its one up to a warpgroup."""
+        return 4 * int(config["consumers"]) + 4
 
     def default(self, problem: Problem, capability: int) -> Config:  # noqa: ARG002
         block_n, consumers, stages, q_buffers = {
@@ -200,7 +207,7 @@ def _multiprocessors(device: int) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-@cache
+@lru_cache(_REMEMBERED)
 def divisor(number: int) -> int:
     """`number` as hopper_schedule.divide takes it: a factor, and above its 32 bits a shift.
 
@@ -210,7 +217,7 @@ def divisor(number: int) -> int:
     return shift << 32 | -(-(1 << shift) // number)
 
 
-@cache
+@lru_cache(_REMEMBERED)
 def schedule(tiles: int, all_heads: int, multiprocessors: int, causal: bool) -> tuple[int, int]:
     """How hopper_schedule.py is to deal out the tiles: to how many programs, and pairs of heads.
 

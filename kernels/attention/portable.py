@@ -218,8 +218,7 @@ def _work_out(
     if blocks == 0 or seqlen_k <= 0:
         return None
     strides = tuple(strides_of(tensor) for tensor in (q, k, v, out))
-    scale = max(sm_scale * _LOG2_E, _MIN_SCALE) if sm_scale == sm_scale else sm_scale
-    coarse = math.ldexp(1.0, math.frexp(scale)[1]) if math.isfinite(scale) else scale
+    scale, coarse = in_base_2(sm_scale)
     after = (
         *(stride for of in strides for stride in of[:3]),
         heads, heads // heads_kv, seqlen_q, seqlen_k, causal_offset if causal else 0,
@@ -230,6 +229,13 @@ def _work_out(
     keys = (batch, heads_kv, seqlen_k, headdim)
     shapes = ((batch, heads, seqlen_q, headdim), keys, keys)
     return DirectLaunch(kernel, blocks, after, shapes, strides[:3])
+
+
+def in_base_2(sm_scale: float) -> tuple[float, float]:
+    """The kernel's scale and coarse for `sm_scale`, which is at least 0."""
+    scale = max(sm_scale * _LOG2_E, _MIN_SCALE) if sm_scale == sm_scale else sm_scale
+    coarse = math.ldexp(1.0, math.frexp(scale)[1]) if math.isfinite(scale) else scale
+    return scale, coarse
 
 
 def _registers(headdim: int, config: Config) -> int:

@@ -172,6 +172,10 @@ class Template(ABC):
             _cuda_getCurrentRawStream(q.device.index),
         )
 
+    def block_warps(self, config: Config) -> int:
+        """Warps of a block that runs `config`."""
+        return int(config["num_warps"])
+
     def estimate(
         self,
         specialization: Specialization,  # noqa: ARG002

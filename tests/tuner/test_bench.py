@@ -91,3 +91,22 @@ def test_on_a_gpu() -> None:
     assert set(row.rounds) == {"ours", "cudnn", "fa2"}, row.absent
     assert row.rounds["cudnn"].tflops > 50
     assert row.latency_ms == pytest.approx(row.rounds["ours"].median_ms, rel=0.2)
+
+
+def test_on_request_every_lane_runs_back_to_back_and_more_peers_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in (("SUSTAINED_WARM_UP_MS", 1.0), ("SUSTAINED_MS", 2.0)):
+        monkeypatch.setattr(bench_module, name, value)
+    monkeypatch.setattr(bench_module, "RUNS_PER_ROUND", 2)
+
+    def further(inputs: Any) -> Any:
+        return {"mine": lambda: sdpa(inputs.q, inputs.k, inputs.v, inputs.causal)}
+
+    (row,) = bench(
+        sdpa, (SMALL,), 2, "cpu", WallStopwatch(), TARGET, sustained=True, further=further
+    ).rows
+    assert {"ours", "mine"} <= set(row.rounds)
+    assert all((lap.sustained_tflops or 0) > 0 for lap in row.rounds.values())
+    (row,) = bench(sdpa, (SMALL,), 2, "cpu", WallStopwatch(), TARGET).rows
+    assert row.rounds["ours"].sustained_tflops is None

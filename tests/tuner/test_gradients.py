@@ -1,39 +1,40 @@
-"""Gradients of the forward, on CPU tensors for which SDPA stands in for the kernel."""
+"""Gradients of the entry points, on CPU tensors that a stand-in serves by the definition."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="the runtime is torch's")
 
-from tuner import fallback, runtime  # noqa: E402
+import tuner  # noqa: E402
+from tests.tuner.stand_in import StandIn  # noqa: E402
 
 SCALE = 0.125
+NAMES = ("forward", "backward")
+
+pytestmark = [
+    pytest.mark.usefixtures("stand_in"),
+    pytest.mark.filterwarnings("ignore::tuner.plans.UntunedWarning"),
+    pytest.mark.filterwarnings("ignore::tuner.fallback.FallbackWarning"),
+]
 
 
-@pytest.fixture(autouse=True)
-def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    def kernel(q, k, v, causal, sm_scale, strict):
-        return runtime._in_layout_of(q, v, fallback.attention(q, k, v, causal, sm_scale))
-
-    monkeypatch.setattr(runtime, "validate", lambda *arguments: SCALE)
-    library = torch.library.Library("attention_tuner", "IMPL")
-    library.impl("forward", kernel, "CPU")
-    yield
-    library._destroy()
-
-
-def draw(heads_kv: int = 4, headdim_v: int = 64, wanted: str = "qkv") -> list[torch.Tensor]:
+def draw(
+    heads_kv: int = 4,
+    headdim_v: int = 64,
+    wanted: str = "qkv",
+    seqlen_k: int = 30,
+    dtype: torch.dtype = torch.bfloat16,
+) -> list[torch.Tensor]:
     """q, k and v in BSHD storage, each a leaf that records gradients if it is `wanted`."""
     generator = torch.Generator().manual_seed(0)
-    shapes = ((4, 64), (heads_kv, 64), (heads_kv, headdim_v))
+    shapes = ((4, 30, 64), (heads_kv, seqlen_k, 64), (heads_kv, seqlen_k, headdim_v))
     return [
-        torch.randn(2, 30, heads, headdim, generator=generator)
+        torch.randn(2, seqlen, heads, headdim, generator=generator)
+        .to(dtype)
         .transpose(1, 2)
         .requires_grad_(name in wanted)
-        for name, (heads, headdim) in zip("qkv", shapes)
+        for name, (heads, seqlen, headdim) in zip("qkv", shapes)
     ]
 
 
@@ -43,10 +44,19 @@ def gradients(function, tensors) -> list[torch.Tensor]:
     return list(torch.autograd.grad(out, [t for t in tensors if t.requires_grad], weight))
 
 
+def ours(q, k, v):
+    return tuner.custom_attention_forward(q, k, v, True, SCALE)
+
+
 def sdpa(q, k, v):
     return torch.nn.functional.scaled_dot_product_attention(
         q, k, v, is_causal=True, scale=SCALE, enable_gqa=q.shape[1] != k.shape[1]
     )
+
+
+def equal(found, expected, **tolerance) -> None:
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, **tolerance)
 
 
 CASES = [
@@ -55,44 +65,143 @@ CASES = [
     pytest.param({"wanted": "qk"}, id="of q and k"),
     pytest.param({"heads_kv": 2}, id="grouped"),
     pytest.param({"headdim_v": 32}, id="another headdim of v"),
+    pytest.param({"dtype": torch.float32}, id="fp32"),
+    pytest.param({"seqlen_k": 50}, id="more keys"),
+    pytest.param({"seqlen_k": 11}, id="fewer keys"),
 ]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_they_are_sdpas(case: dict) -> None:
     tensors = draw(**case)
-    found = gradients(runtime.custom_attention_forward, tensors)
-    for mine, theirs in zip(found, gradients(sdpa, tensors), strict=True):
-        torch.testing.assert_close(mine, theirs)
+    equal(gradients(ours, tensors), gradients(sdpa, tensors))
 
 
-def test_torch_compile_breaks_its_graph_for_them() -> None:
-    tensors = draw()
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_they_are_sdpas_in_one_graph_of_torch_compile(case: dict, dynamic: bool) -> None:
+    tensors = draw(**case)
     torch._dynamo.reset()
-    function = torch.compile(runtime.custom_attention_forward, backend="eager")
-    for mine, theirs in zip(gradients(function, tensors), gradients(sdpa, tensors), strict=True):
-        torch.testing.assert_close(mine, theirs)
-
-
-def test_where_torch_compile_may_not_break_its_graph_they_are_refused() -> None:
-    tensors = draw()
-    torch._dynamo.reset()
-    function = torch.compile(runtime.custom_attention_forward, backend="eager", fullgraph=True)
-    with pytest.raises(Exception, match="gradients are recorded outside"):
-        function(*tensors)
+    function = torch.compile(ours, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    equal(gradients(function, tensors), gradients(sdpa, tensors))
     with torch.no_grad():
-        torch.testing.assert_close(function(*tensors), sdpa(*tensors))
+        assert not function(*tensors).requires_grad
+
+
+def definition(q, k, v, causal, offset):
+    """(out, lse) by plain differentiable operations in fp64."""
+    k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], 1) for t in (k, v))
+    scores = SCALE * (q @ k.mT)
+    if causal:
+        row = torch.arange(q.shape[2])[:, None] + offset
+        hidden = torch.arange(k.shape[2]) > row
+        scores = scores.masked_fill(hidden, -1e30)
+    lse = scores.logsumexp(-1)
+    weights = (scores - lse[..., None]).exp()
+    if causal:
+        weights = weights.masked_fill(hidden, 0.0)
+    return weights @ v, lse
+
+
+@pytest.mark.parametrize("lengths", [30, 50, 11])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("parts", ["out", "lse", "both"])
+def test_flash_attention_is_differentiable_in_out_and_lse(lengths, causal, compiled, parts) -> None:
+    tensors = draw(heads_kv=2, seqlen_k=lengths, dtype=torch.float32)
+    function = tuner.flash_attn_func
+    if compiled:
+        torch._dynamo.reset()
+        function = torch.compile(function, backend="aot_eager", fullgraph=True)
+
+    def loss(out, lse):
+        seen = lse.detach() > -1e29  # rows that see no key
+        total = 0
+        if parts != "lse":
+            total = total + (out * torch.linspace(-1, 1, out.numel()).view(out.shape)).sum()
+        if parts != "out":
+            total = total + lse.where(seen, 0.0).square().sum()
+        return total
+
+    out, lse = function(*(t.transpose(1, 2) for t in tensors), SCALE, causal, True)
+    found = torch.autograd.grad(
+        loss(out.transpose(1, 2), lse), tensors, allow_unused=True, materialize_grads=True
+    )
+    exact = [t.detach().double().requires_grad_() for t in tensors]
+    expected = torch.autograd.grad(
+        loss(*definition(*exact, causal, lengths - 30)),
+        exact,
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    equal(found, (t.float() for t in expected), atol=2e-4, rtol=2e-4)
 
 
 def test_without_gradients_to_record_none_are() -> None:
     with torch.no_grad():
-        assert not runtime.custom_attention_forward(*draw()).requires_grad
+        assert not ours(*draw()).requires_grad
+
+
+def test_nothing_is_detached_whichever_way_it_is_called() -> None:
+    tensors = draw()
+    bshd = [t.transpose(1, 2) for t in tensors]
+    with torch.no_grad():  # calls like these are now remembered
+        ours(*tensors)
+        tuner.attention(*tensors)
+        tuner.flash_attn_func(*bshd, return_lse=True)
+    assert ours(*tensors).requires_grad
+    assert tuner.attention(*tensors).requires_grad
+    assert all(t.requires_grad for t in tuner.flash_attn_func(*bshd, return_lse=True))
+    direct, _ = torch.ops.attention_tuner.forward.default(*tensors, True, 0, SCALE, False, False)
+    found = torch.autograd.grad(direct.float().sum(), tensors)
+    equal(found, torch.autograd.grad(sdpa(*tensors).float().sum(), tensors))
 
 
 def test_a_second_derivative_is_refused_and_never_silently_zero() -> None:
     q, k, v = draw()
-    out = runtime.custom_attention_forward(q, k, v)
+    out = ours(q, k, v)
     (first,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
     assert first.requires_grad
     with pytest.raises(RuntimeError, match="differentiate twice"):
         (out.sum() + first.square().sum()).backward()
+
+
+def test_transforms_of_torch_func_are_refused_and_never_silently_zero() -> None:
+    q, k, v = (t.detach() for t in draw())
+    with pytest.raises(RuntimeError, match="functorch transforms"):
+        torch.func.grad(lambda x: ours(x, k, v).float().sum())(q)
+
+
+def test_the_backward_also_runs_within_a_dispatch_mode() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    tensors = draw()
+    with FlopCounterMode(display=False):
+        found = gradients(ours, tensors)
+    equal(found, gradients(sdpa, tensors))
+
+
+@pytest.mark.parametrize("wants_lse", [True, False])
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_what_torch_is_told_of_the_operator_is_true(wants_lse: bool, requires_grad: bool) -> None:
+    tensors = [t.detach().requires_grad_(requires_grad) for t in draw(dtype=torch.float32)]
+    forward = torch.ops.attention_tuner.forward.default
+    torch.library.opcheck(forward, (*tensors, True, 0, SCALE, wants_lse, False))
+
+
+def test_what_torch_is_told_of_the_backward_is_true() -> None:
+    q, k, v = (t.detach() for t in draw(heads_kv=2))
+    out, lse = torch.ops.attention_tuner.forward.default(q, k, v, True, 0, SCALE, True, False)
+    backward = torch.ops.attention_tuner.backward.default
+    for grad_lse in (None, torch.ones_like(lse)):
+        torch.library.opcheck(
+            backward, (torch.ones_like(out), grad_lse, q, k, v, out, lse, True, 0, SCALE)
+        )
+
+
+def test_the_kernels_lse_serves_the_backward(stand_in: StandIn) -> None:
+    ours(*draw())
+    assert [specialization.lse for _, specialization in stand_in.loaded] == [True]
+    with torch.no_grad():
+        ours(*draw())
+    assert [specialization.lse for _, specialization in stand_in.loaded] == [True, False]

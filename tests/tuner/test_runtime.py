@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -110,35 +108,10 @@ def test_export_sees_one_operator_and_its_strides() -> None:
         calls = [node for node in program.graph.nodes if node.op == "call_function"]
         (call,) = [node for node in calls if "attention_tuner" in str(node.target)]
         assert call.target is torch.ops.attention_tuner.forward.default
-        assert call.meta["val"].stride()[1:] == (64, 256, 1)
-        assert str(call.meta["val"].shape[2]).startswith("s")  # still free
-
-
-def test_threads_that_meet_a_shape_at_once_get_one_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tuner import runtime
-
-    made = []
-
-    def find(q, k, v, causal):
-        made.append(q.shape)
-        return runtime._Plan(None, None, f"number {len(made)}")
-
-    monkeypatch.setattr(runtime, "_find_plan", find)
-    monkeypatch.setattr(runtime, "_plans", {})
-    barrier = threading.Barrier(8)
-
-    def call(number: int) -> object:
-        plans = []
-        for seqlen in range(1, 50):
-            q = torch.empty(1, 1, seqlen, 64)
-            barrier.wait(10)
-            plans.append(runtime._make_plan(("key", seqlen), q, q, q, True))
-        return plans
-
-    with ThreadPoolExecutor(8) as pool:
-        first, *others = pool.map(call, range(8))
-    assert all(plans == first for plans in others)
-    assert len(made) == 49
+        out, lse = call.meta["val"]
+        assert out.stride()[1:] == (64, 256, 1)
+        assert str(out.shape[2]).startswith("s")  # still free
+        assert lse.numel() == 0
 
 
 _IMPORT = """
@@ -146,7 +119,7 @@ import sys
 import tuner
 loaded = {"optuna", "typer", "alembic", "torch", "triton", "sqlalchemy", "rich"} & set(sys.modules)
 assert not loaded, loaded
-from tuner import custom_attention_forward
+from tuner import attention, custom_attention_forward, flash_attn_func, lookup, pin, refresh, use
 loaded = {"optuna", "typer", "alembic", "rich", "pydantic"} & set(sys.modules)
 assert not loaded, loaded
 import torch

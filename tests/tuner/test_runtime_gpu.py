@@ -183,19 +183,6 @@ def test_fp32_keeps_fp32_precision(headdim: int) -> None:
     torch.testing.assert_close(out, expected(q, k, v), atol=1e-5, rtol=1e-5)
 
 
-def test_gradients_are_sdpas() -> None:
-    q, k, v = (t.requires_grad_() for t in draw(2, 3, 130, 64))
-    weight = torch.randn_like(q)
-    (custom_attention_forward(q, k, v) * weight).sum().backward()
-    mine = [t.grad.clone() for t in (q, k, v)]
-    for t in (q, k, v):
-        t.grad = None
-    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-    (out * weight).sum().backward()
-    for gradient, tensor in zip(mine, (q, k, v)):
-        torch.testing.assert_close(gradient, tensor.grad, atol=2e-2, rtol=2e-2)
-
-
 def test_repeated_calls_are_bit_equal_and_batches_do_not_matter() -> None:
     q, k, v = draw(4, 8, 777, 128)
     first = custom_attention_forward(q, k, v)
@@ -238,8 +225,7 @@ def test_what_torch_is_told_of_the_operator_is_true(headdim: int) -> None:
         for tensors in (draw(1, 4, 130, headdim), bshd):
             torch.library.opcheck(
                 torch.ops.attention_tuner.forward.default,
-                (*tensors, True, 0.125, False),
-                test_utils=("test_schema", "test_faketensor"),
+                (*tensors, True, 0, 0.125, True, False),
             )
 
 

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from tuner.cli import compile as compile_command
-from tuner.cli import database, doctor, lookup, measure, plot, search
+from tuner.cli import database, doctor, lookup, measure, merge, plot, search
 from tuner.cli.failure import explain, warn
 from tuner.cli.options import FLAG
 
@@ -116,6 +116,7 @@ app.command("stale")(database.stale)
 app.command("compile")(compile_command.compile_space)
 app.command("export")(database.export)
 app.command("import")(database.import_files)
+app.command("merge")(merge.merge)
 app.command("bench")(measure.bench)
 app.command("plot")(plot.plot)
 app.command("dashboard")(plot.dashboard)

@@ -105,12 +105,14 @@ def compile_space(
 
 
 def _form(specialization: Specialization, compiled: Compilation, sm: int) -> dict[str, Any]:
+    from kernels.attention import registry
     from tuner.cli.jsonform import json_form
     from tuner.occupancy import blocks_per_sm
 
-    warps = compiled.candidate.config.get("num_warps")
     blocks = None
-    if compiled.resources is not None and isinstance(warps, int):
+    if compiled.resources is not None:
+        candidate = compiled.candidate
+        warps = registry.get(candidate.template).block_warps(candidate.config)
         blocks = blocks_per_sm(compiled.resources, warps, sm)
     return {
         "capability": sm,

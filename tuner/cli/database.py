@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tuner.cli import options
-from tuner.cli.options import Batch, Causal, Database, Dtype, Hdim, Heads, Json, Seqlen
+from tuner.cli import options, standalone
+from tuner.cli.failure import CommandError
+from tuner.cli.options import Batch, Causal, Database, Dtype, Hdim, Heads, Json, Seqlen, Target
 
 if TYPE_CHECKING:
     from tuner.record import Record
+
+FORMS = ("json", "python")
 
 All = Annotated[
     bool,
@@ -115,9 +118,14 @@ def export(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Where to; stdout if not given."),
     ] = None,
-    form: Annotated[str, typer.Option("--format", metavar="json", help="Form of the output.")] = (
-        "json"
-    ),
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="|".join(FORMS),
+            help="Records as JSON, or a Python file with the kernel and its configs.",
+        ),
+    ] = "json",
     schema: Annotated[
         bool,
         typer.Option(
@@ -133,16 +141,24 @@ def export(
     batch: Batch = None,
     heads: Heads = None,
     history: All = False,
+    target: Target = None,
     db: Database = None,
 ) -> None:
-    """Write records as JSON, in an order that diffs well."""
+    """Write records as JSON, in an order that diffs well; or a standalone Python file."""
     from tuner.store.exchange import export_document, json_schema
     from tuner.store.files import write_atomically
 
-    options.one_of("--format", form, ("json",))
+    python = options.one_of("--format", form, FORMS) == "python"
+    for option, given in (("--schema", schema), ("--all", history)):
+        if python and given:
+            raise CommandError(f"{option} is given, but goes with --format json only")
+    if target is not None and not python:
+        raise CommandError("--target is given, but goes with --format python only")
     asked = options.shapes(hdim, seqlen, causal, dtype, batch, heads)
     if schema:
         text = json_schema()
+    elif python:
+        text = standalone.text(asked, target, db)
     else:
         text = export_document(r for r in _records(db, history) if asked.matches(r.problem))
     if output is None:

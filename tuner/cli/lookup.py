@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from tuner.cli import options
-from tuner.cli.options import Batch, Causal, Database, Dtype, Hdim, Heads, Json, Seqlen
+from tuner.cli.options import Batch, Causal, Database, Dtype, Hdim, Heads, Json, Seqlen, Target
+
+if TYPE_CHECKING:
+    from tuner.record import Record
+    from tuner.trial import Trial
 
 
 def lookup(
@@ -18,37 +20,45 @@ def lookup(
     dtype: Dtype = None,
     batch: Batch = None,
     heads: Heads = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TARGET",
-            help="sm_90, part of a GPU's name, or a hardware key; else the GPU here, else that of "
-            "the records.",
-        ),
-    ] = None,
+    target: Target = None,
     db: Database = None,
     as_json: Json = False,
 ) -> None:
-    """Say which config would serve a problem, from which record, and why."""
+    """Say which config would serve a problem, from which record, and why; how far that record is,
+    and what tuning the problem itself would take."""
     problems = options.shapes(hdim, seqlen, causal, dtype, batch, heads).named()
 
     from tuner import resolve
     from tuner.cli.targets import choose_target
+    from tuner.search import cost
     from tuner.store.layers import Layers
 
-    records = Layers.load(db).standing()
+    layers = Layers.load(db)
+    records = layers.standing()
     chosen, origin = choose_target(target, records)
     found = [(problem, resolve.resolve(records, chosen, problem)) for problem in problems]
+    capability = chosen.hardware.capability
+    costs = {
+        problem: cost.estimate(problem, capability, _trials(db, resolution.record))
+        for problem, resolution in found
+    }
     if as_json:
         from tuner.cli.jsonform import json_form
 
-        form = {"target": chosen, "target_from": origin, "lookups": []}
+        form = {"target": chosen, "target_from": origin, "snapshot": layers.snapshot_hash()}
         print(
             json.dumps(
                 {
                     **json_form(form),
                     "lookups": [
-                        {"problem": json_form(problem), **json_form(resolution)}
+                        {
+                            "problem": json_form(problem),
+                            **json_form(resolution),
+                            "retuning": {
+                                **json_form(costs[problem]),
+                                "command": cost.command(problem),
+                            },
+                        }
                         for problem, resolution in found
                     ],
                 }
@@ -60,8 +70,9 @@ def lookup(
 
     out = console()
     print_line(
-        out, f"target   {chosen.gpu_name} ({chosen.hardware}), Triton {chosen.triton}: {origin}"
+        out, f"target    {chosen.gpu_name} ({chosen.hardware}), Triton {chosen.triton}: {origin}"
     )
+    print_line(out, f"snapshot  {layers.snapshot_hash()}: the same wherever these records stand")
     for problem, resolution in found:
         record = resolution.record
         lines = [
@@ -84,6 +95,22 @@ def lookup(
                     f"{ours.median_ms:.4g} ms at {record.problem}",
                 ),
             ]
+        lines.append(("re-tuning", f"{costs[problem]}: {cost.command(problem)}"))
         out.print()
         for name, text in lines:
-            print_line(out, f"{name:<8} {text}")
+            print_line(out, f"{name:<9} {text}")
+
+
+def _trials(db: str | None, record: Record | None) -> list[Trial]:
+    """The trials behind `record`, if your database has them."""
+    if record is None:
+        return []
+    from tuner.store.database import Store
+    from tuner.store.errors import StoreError
+    from tuner.store.locations import user_database
+
+    try:
+        with Store.read_only(user_database(db)) as store:
+            return store.trials(record.problem, hardware=record.target.hardware)
+    except StoreError:  # never made, or what `Layers` has warned of
+        return []

@@ -16,6 +16,7 @@ from tuner.cli.options import (
     Causal,
     Database,
     Dtype,
+    Gpus,
     Hdim,
     Heads,
     Json,
@@ -76,7 +77,26 @@ def search(
         str | None,
         typer.Option(metavar="cuda|replay", help="Measure, or replay; by default what works here."),
     ] = None,
+    from_misses: Annotated[
+        bool,
+        typer.Option(
+            "--from-misses",
+            metavar=options.FLAG,
+            help="What production ran untuned, as noted under TUNER_RECORD_MISSES=1, not the grid.",
+        ),
+    ] = False,
     spaces: Spaces = None,
+    gpus: Gpus = None,
+    executor: Annotated[
+        str | None,
+        typer.Option(metavar="local|ray", help="Where to: this machine, or a Ray cluster."),
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="The cluster's; $RAY_ADDRESS, else the one of this machine."
+        ),
+    ] = None,
     db: Database = None,
     as_json: Json = False,
 ) -> None:
@@ -94,6 +114,7 @@ def search(
     from tuner.cli.display import watching
     from tuner.cli.executors import executor_for
     from tuner.cli.jsonform import json_form
+    from tuner.cli.missed import Missed
     from tuner.cli.tables import console, print_records, time_line
     from tuner.device import has_gpu
     from tuner.search import driver, samplers
@@ -106,11 +127,12 @@ def search(
     latency = objective == "latency"
     if latency and db is None:
         raise CommandError("--objective is latency, but that needs a --db for its records alone")
-    problems = asked.grid()
-    with executor_for(backend, spaces, cold_l2=latency) as executor:
-        served = [problem for problem in problems if executor.refuse(problem) is None]
+    with executor_for(backend, spaces, None, gpus, executor, ray_address, latency) as opened:
+        missed = Missed(asked, opened) if from_misses else None
+        problems = asked.grid() if missed is None else missed.problems
+        served = [problem for problem in problems if opened.refuse(problem) is None]
         if not served:
-            refusal = executor.refuse(problems[0]) or "nothing to search"
+            refusal = opened.refuse(problems[0]) or "nothing to search"
             advice = "; there is no GPU here to measure it" if not has_gpu() else ""
             raise CommandError(f"{refusal}{advice}")
         if asked.seqlens is None:
@@ -119,24 +141,29 @@ def search(
             budget_s = max(1.0, budget_s - (time.monotonic() - began))
         settings = Options(trials, budget_s, sampler, seed, force, templates)
         with Layers.open(db) as layers, watching(as_json) as watch:
-            if executor.origin == "cuda" and (why := conflict(layers.store, objective)):
+            if opened.origin == "cuda" and (why := conflict(layers.store, objective)):
                 raise CommandError(f"{why}: give another --db")
-            watch.say(executor.announce())
+            watch.say(opened.announce())
+            if missed is not None:
+                problems = missed.plan(served, layers.standing())
+                watch.say(missed.summary(problems))
             try:
                 results = driver.search(
-                    problems, executor, layers.store, layers.standing(), settings, watch
+                    problems, opened, layers.store, layers.standing(), settings, watch
                 )
             except KeyboardInterrupt:
                 kept = f"{watch.trials} new trials are kept in {layers.store.location}"
                 warn(f"interrupted; {kept}, and the same command resumes")
                 raise typer.Exit(130) from None
         records = [record for record in results if record is not None]
+        if missed is not None:
+            missed.settle(record.problem for record in records)
         if as_json:
             done = {"event": "done", "seconds": watch.seconds, "records": records}
             print(json.dumps(json_form(done)))
         elif records:
             out = console()
-            print_records(out, f"Records on {executor.target.gpu_name}", records)
-            out.print(time_line(watch.seconds, executor.origin))
-    if not records:
+            print_records(out, f"Records on {opened.target.gpu_name}", records)
+            out.print(time_line(watch.seconds, opened.origin))
+    if problems and not records:
         raise CommandError(watch.refusal or "no candidate succeeded, so nothing was recorded")

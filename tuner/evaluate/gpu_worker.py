@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from kernels.attention.problem import Problem
 from tuner.evaluate import wire
 from tuner.evaluate.child import Handler
+from tuner.evaluate.executor import Evaluation, Race
 from tuner.evaluate.laboratory import Laboratory
 from tuner.target import Target
+from tuner.trial import Candidate
+
+
+class Bench(Protocol):
+    """What measures: a laboratory, or whatever stands in for one."""
+
+    def evaluate(
+        self, problem: Problem, candidate: Candidate, best_ms: float | None
+    ) -> Evaluation: ...
+
+    def race(
+        self,
+        problem: Problem,
+        entrants: Sequence[Candidate],
+        rounds: int,
+        without: Sequence[str] = (),
+    ) -> Race: ...
 
 
 def handlers(cold_l2: bool = False) -> Mapping[str, Handler]:
@@ -34,8 +52,8 @@ def handlers(cold_l2: bool = False) -> Mapping[str, Handler]:
     return serve(target, laboratory)
 
 
-def serve(target: Target, laboratory: Laboratory) -> Mapping[str, Handler]:
-    """The handlers `hello`, `evaluate` and `race` around a laboratory."""
+def serve(target: Target, bench: Bench) -> Mapping[str, Handler]:
+    """The handlers `hello`, `evaluate` and `race` around a bench."""
 
     def hello() -> wire.Json:
         return wire.target_to_json(target)
@@ -43,9 +61,7 @@ def serve(target: Target, laboratory: Laboratory) -> Mapping[str, Handler]:
     def evaluate(
         problem: Mapping[str, Any], candidate: Mapping[str, Any], best_ms: float | None
     ) -> wire.Json:
-        result = laboratory.evaluate(
-            Problem(**problem), wire.candidate_from_json(candidate), best_ms
-        )
+        result = bench.evaluate(Problem(**problem), wire.candidate_from_json(candidate), best_ms)
         return {
             "outcome": result.outcome.value,
             "reason": result.reason,
@@ -61,7 +77,7 @@ def serve(target: Target, laboratory: Laboratory) -> Mapping[str, Handler]:
         without: Sequence[str],
     ) -> wire.Json:
         candidates = [wire.candidate_from_json(entrant) for entrant in entrants]
-        result = laboratory.race(Problem(**problem), candidates, rounds, without)
+        result = bench.race(Problem(**problem), candidates, rounds, without)
         return {
             "entrants": [wire.measurement_to_json(result.entrants.get(c)) for c in candidates],
             "dropped": [result.dropped.get(c) for c in candidates],

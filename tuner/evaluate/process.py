@@ -19,6 +19,9 @@ from typing import IO, Any
 # How long a worker may take to import what it needs and, on a GPU, to create its context.
 START_S = 180.0
 
+# How often a request is made whose worker is killed by others.
+ATTEMPTS = 3
+
 # The parent's own import path goes along, so that the child finds what the parent found, from a
 # checkout, a test or a wheel alike.
 _BOOT = """\
@@ -47,7 +50,16 @@ class Timeout(WorkerError):  # noqa: N818 – named after the outcome it becomes
 
 
 class Crashed(WorkerError):  # noqa: N818
-    """The worker died, or gave itself up because its state was ruined."""
+    """The worker died, or gave itself up because its state was ruined.
+
+    Attributes:
+        killed: by SIGKILL, and not by us: an operator's or the kernel's when memory ran out. What
+            the worker was running need not be to blame.
+    """
+
+    def __init__(self, reason: str, note: str | None = None, killed: bool = False) -> None:
+        super().__init__(reason, note)
+        self.killed = killed
 
 
 class HandlerError(Exception):
@@ -116,6 +128,17 @@ class Worker:
                 raise HandlerError(reply["error"])
             return reply["result"]
 
+    def persist(self, name: str, arguments: Mapping[str, Any], deadline_s: float) -> Any:
+        """As `request`, but again, at most `ATTEMPTS` times in all, if somebody else killed the
+        child: what it ran need not be to blame, and if it is, it will be every time."""
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return self.request(name, arguments, deadline_s)
+            except Crashed as error:
+                if not error.killed:
+                    raise
+        return self.request(name, arguments, deadline_s)
+
     def close(self) -> None:
         """Kill the child and all it started. Safe to call twice, and during a request."""
         self._closed = True
@@ -177,7 +200,7 @@ class _Child:
             while data:
                 data = data[os.write(self._requests, data) :]
         except BrokenPipeError:
-            raise Crashed(self._epitaph()) from None
+            raise self._epitaph(None) from None
 
     def reply(self, deadline_s: float) -> dict[str, Any]:
         """The next message that is no note."""
@@ -189,7 +212,7 @@ class _Child:
                 self.kill()
                 raise Timeout(f"no answer within {deadline_s:g} s", note) from None
             except EOFError:
-                raise Crashed(self._epitaph(), note) from None
+                raise self._epitaph(note) from None
             if "fatal" in message:
                 raise Crashed(message["fatal"], note)
             if "note" not in message:
@@ -224,16 +247,16 @@ class _Child:
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
-    def _epitaph(self) -> str:
+    def _epitaph(self, note: str | None) -> Crashed:
         self.kill()  # what it started may still hold its output open
         try:
             code = self.process.wait(timeout=3.0)
         except subprocess.TimeoutExpired:
-            return "died, and does not go away"
+            return Crashed("died, and does not go away", note)
         self._drain.join(timeout=0.5)
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         last = next((line for line in reversed(self._printed) if line), "")
-        return f"{how}: {last}" if last else how
+        return Crashed(f"{how}: {last}" if last else how, note, killed=code == -signal.SIGKILL)
 
     def _listen(self, output: IO[bytes]) -> None:
         with output:

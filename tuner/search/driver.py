@@ -10,8 +10,9 @@ are compiled.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kernels.attention.problem import Problem, Specialization
 from tuner.evaluate.executor import Executor
@@ -23,7 +24,7 @@ from tuner.search.exploration import Exploration, defaults
 from tuner.search.forerun import Binaries, Forerunner, Job
 from tuner.search.options import Options
 from tuner.search.turns import Skip, Turns
-from tuner.search.verdict import begin, crown, incumbent_of
+from tuner.search.verdict import Final, begin, crown, incumbent_of
 from tuner.store import Store
 
 # Specializations after the one at hand whose seeds are compiled in idle compilers.
@@ -59,6 +60,21 @@ def search(
     return _Search(problems, executor, store, inherited, options, observer).run()
 
 
+@dataclass(frozen=True)
+class _Racing:
+    """A problem whose finals are under way, if it came to any."""
+
+    index: int
+    exploration: Exploration
+    final: Final | None
+    wall: float  # seconds that went to its exploration
+
+    @property
+    def done(self) -> bool:
+        """Whether its verdict is there already."""
+        return self.final is None or self.final.race.done()
+
+
 class _Search:
     def __init__(
         self,
@@ -81,6 +97,7 @@ class _Search:
         self._forerunner = Forerunner(executor, self._binaries)
         self._turns = Turns(problems, executor, store, options, self._forerunner, self._binaries)
         self._opened: dict[int, Exploration | Skip] = {}
+        self._racing: deque[_Racing] = deque()
         self._finals_s = 0.0  # of the last ones
 
     def run(self) -> list[Record | None]:
@@ -96,8 +113,14 @@ class _Search:
             else:
                 self._play(index, turn, count - index)
                 played.append(index)
+        self._settle_all()
         self._revisit(played)
+        self._settle_all()
         return self._results
+
+    def _settle_all(self) -> None:
+        while self._racing:
+            self._settle()
 
     def _open(self, index: int) -> Exploration | Skip:
         if index not in self._opened:
@@ -105,7 +128,7 @@ class _Search:
         return self._opened[index]
 
     def _play(self, index: int, exploration: Exploration, problems: int) -> None:
-        """Explore, race and keep the verdict.
+        """Explore, start the finals, and keep the verdicts that are there.
 
         Args:
             problems: still to be searched, this one included.
@@ -119,18 +142,29 @@ class _Search:
         self._forerunner.plan(self._coming(index))
         exploration.run(self._observer, index, len(self._problems), self._budget, problems)
         final = begin(exploration, incumbent, self._rounds, self._observer)
+        self._racing.append(_Racing(index, exploration, final, time.monotonic() - began))
         self._look_ahead(index)
-        record = crown(final) if final else None
+        # A race keeps one GPU. Where there are more, the next problem begins on those.
+        while self._racing and (
+            len(self._racing) >= self._executor.evaluate_slots or self._racing[0].done
+        ):
+            self._settle()
+
+    def _settle(self) -> None:
+        """Wait for the oldest finals, and keep their verdict."""
+        oldest, began = self._racing.popleft(), time.monotonic()
+        exploration = oldest.exploration
+        record = crown(oldest.final) if oldest.final else None
         if record is not None:
             self._finals_s = exploration.seconds.finals
             self._store.add_record(record)
             self._seeds = [*(r for r in self._seeds if r.key != record.key), record]
-            self._results[index] = record
+            self._results[oldest.index] = record
         compiling = exploration.seconds.compiling + self._forerunner.take_seconds()
-        wall = time.monotonic() - began
+        wall = oldest.wall + time.monotonic() - began
         self._observer(
             ProblemEnded(
-                problem,
+                exploration.problem,
                 record,
                 exploration.counts,
                 exploration.reasons,

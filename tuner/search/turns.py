@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kernels.attention import registry
 from kernels.attention.problem import Problem
 from tuner.evaluate.executor import Executor
 from tuner.record import Record, standing
@@ -90,6 +91,8 @@ class Turns:
                 hardware=executor.target.hardware,
                 triton=executor.target.triton,
             )
-            if sum(trial.template_version == version for trial in known) < wanted:
+            versions = {name: executor.template_version(problem, name) for name in registry.names()}
+            tried = sum(t.template_version == versions.get(t.candidate.template) for t in known)
+            if tried < wanted:
                 return None
         return f"has a fresh record of {own.measured_at[:10]}; --force searches again"

@@ -22,7 +22,7 @@ FINALISTS = 4
 CUT_SHORT = "cut short"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Final:
     """Finals under way."""
 
@@ -31,6 +31,11 @@ class Final:
     default: Candidate | None
     incumbent: Record | None
     began: float
+    ended: float | None = None
+
+    def stop(self, _race: Future[Race]) -> None:
+        """Note when the race was over: whoever has several GPUs may look much later."""
+        self.ended = time.monotonic()
 
 
 def begin(
@@ -57,7 +62,9 @@ def begin(
         return None
     observer(FinalsStarted(exploration.problem, len(entrants), rounds))
     race = exploration.executor.race(exploration.problem, list(entrants), rounds)
-    return Final(exploration, race, default, incumbent, time.monotonic())
+    final = Final(exploration, race, default, incumbent, time.monotonic())
+    race.add_done_callback(final.stop)
+    return final
 
 
 def crown(final: Final) -> Record | None:
@@ -68,7 +75,8 @@ def crown(final: Final) -> Record | None:
     """
     exploration = final.exploration
     race = final.race.result()
-    spent = exploration.seconds.finals + time.monotonic() - final.began
+    ended = final.ended or time.monotonic()  # whoever waits may be told before we are
+    spent = exploration.seconds.finals + ended - final.began
     exploration.seconds = replace(exploration.seconds, finals=spent)
     if not race.entrants:
         for reason in race.dropped.values():

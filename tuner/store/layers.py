@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 from kernels.attention.problem import Problem
 from tuner.record import Record, standing, superseded
+from tuner.store import sqlite
 from tuner.store.database import Store
 from tuner.store.errors import StoreError
 from tuner.store.locations import shipped_database, user_database
@@ -47,6 +48,7 @@ class Layers:
         *,
         strict: bool = True,
         shipped: str | Path | None = None,
+        keep: Callable[[Record], bool] | None = None,
     ) -> Layers:
         """Read both layers, changing and creating nothing.
 
@@ -55,6 +57,7 @@ class Layers:
                 an empty layer, unless it is named here.
             strict: raise for a database that cannot be read; else log a warning and leave it out.
             shipped: instead of the shipped database.
+            keep: as if there were no records but those for which it holds.
 
         Raises:
             StoreError: a database cannot be read, and `strict`.
@@ -63,7 +66,7 @@ class Layers:
         user: list[Record] = []
         if location is not None or not _never_made(path):
             user = _read(path, strict)
-        return cls(user, _shipped_records(shipped, strict))
+        return cls(filter(keep, user), filter(keep, _shipped_records(shipped, strict)))
 
     @classmethod
     @contextmanager
@@ -107,6 +110,16 @@ class WritableLayers(Layers):
         self.store = store
 
 
+def change_token(location: str | Path | None = None) -> object | None:
+    """A value that differs once the user's database, found as in `user_database`, may have changed.
+    It costs two stats; None where it would cost a connection."""
+    path = user_database(location)
+    try:
+        return None if "://" in str(path) else sqlite.change_token(Path(path).expanduser())
+    except RuntimeError:  # the home of a user that is not known
+        return None
+
+
 def _shipped_records(path: str | Path | None, strict: bool) -> list[Record]:
     path = path or shipped_database()
     if path is None:
@@ -129,5 +142,5 @@ def _read(location: str | Path, strict: bool) -> list[Record]:
 def _never_made(location: str | Path) -> bool:
     try:
         return "://" not in str(location) and not Path(location).expanduser().exists()
-    except RuntimeError:  # the home of a user that is not known: whoever reads it says so
-        return False
+    except (RuntimeError, OSError):  # a home of nobody, a folder one may not enter, a name too long
+        return False  # whoever reads it says so

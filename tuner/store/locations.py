@@ -23,11 +23,26 @@ def shipped_database() -> Path | None:
 
 def user_database(location: str | Path | None = None) -> str | Path:
     """The database to write to and to read first: `location` if given, else what the environment's
-    TUNER_DB names (a path or a URL), else a file in the user's data directory."""
+    TUNER_DB names (a path or a URL), else a file in the user's data directory.
+
+    Raises:
+        TypeError: `location` is neither a str nor a Path.
+    """
     if location is not None:
-        return location
+        return check_type(location)
     if chosen := os.environ.get("TUNER_DB"):
         return chosen
     from platformdirs import user_data_path
 
     return user_data_path("attention-tuner", appauthor=False) / _NAME
+
+
+def check_type(location: str | Path) -> str | Path:
+    """`location`, if it can name a database.
+
+    Raises:
+        TypeError: it is neither a str nor a Path.
+    """
+    if not isinstance(location, (str, Path)):
+        raise TypeError(f"the database is {location!r}, but must be a path or a URL")
+    return location

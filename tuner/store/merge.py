@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from tuner.record import Record, standing
 from tuner.store.database import Store
+from tuner.store.errors import StoreError
+from tuner.store.exchange import read_document
+from tuner.store.moments import tomorrow
+from tuner.store.sqlite import looks_like_database
+from tuner.store.wire import encode
+from tuner.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -17,6 +26,39 @@ class MergeReport:
     already_there: int
     now_standing: tuple[Record, ...]  # those added that stand
     replaced: tuple[Record, ...]  # those that stood and no longer do
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a database or document holds."""
+
+    records: tuple[Record, ...]
+    trials: tuple[Trial, ...] = ()  # a document has none
+
+
+def contents(location: str | Path) -> Contents:
+    """All that is in `location`, a database (path or URL) or an exported document.
+
+    Raises:
+        StoreError: it is neither, or cannot be read, or claims to be of the future, which would
+            hide whatever is measured until then.
+    """
+    if "://" in str(location) or looks_like_database(Path(location)):
+        with Store.read_only(location) as store:
+            held = Contents(tuple(store.records()), tuple(store.trials()))
+            where = store.location
+    else:
+        held, where = Contents(tuple(read_document(location))), str(location)
+    latest = tomorrow()
+    items: tuple[Record | Trial, ...] = (*held.records, *held.trials)
+    for item in items:
+        if item.measured_at > latest:
+            kind = type(item).__name__.lower()
+            raise StoreError(
+                f"{where} holds a {kind} of {item.measured_at}, but must have none of later than "
+                f"a day from now, {latest}"
+            )
+    return held
 
 
 def merge(into: Store, records: Iterable[Record]) -> MergeReport:
@@ -37,3 +79,35 @@ def merge(into: Store, records: Iterable[Record]) -> MergeReport:
         now_standing=tuple(record for record in added if record.uid in after),
         replaced=tuple(record for record in before.values() if record.uid not in after),
     )
+
+
+def merge_trials(into: Store, trials: Iterable[Trial]) -> int:
+    """Add `trials` of other databases to `into`, and return how many were new or took the place of
+    an older one. Of several of the same candidate the latest is kept; of equally late ones always
+    the same, in whatever order they come.
+
+    Raises:
+        StoreError: `into` cannot be read or written.
+    """
+    latest = tomorrow()
+    there = {_identity(trial): trial for trial in into.trials() if trial.measured_at <= latest}
+    kept: dict[tuple[object, ...], Trial] = {}
+    for trial in trials:
+        identity = _identity(trial)
+        rival = kept.get(identity) or there.get(identity)
+        if rival is None or _seniority(rival) < _seniority(trial):
+            kept[identity] = trial
+    into.add_trials(kept.values())
+    return len(kept)
+
+
+def _identity(trial: Trial) -> tuple[object, ...]:
+    """What the table holds one trial of."""
+    return (
+        trial.problem, trial.target.hardware.key, trial.target.triton, trial.candidate,
+        trial.template_version, trial.origin,
+    )  # fmt: skip
+
+
+def _seniority(trial: Trial) -> Any:
+    return trial.measured_at, json.dumps(encode(trial), sort_keys=True)

@@ -40,6 +40,15 @@ def check_file(path: Path) -> None:
         raise StoreError(f"{path} is not an SQLite database")
 
 
+def looks_like_database(path: Path) -> bool:
+    """Whether `path` begins as an SQLite file does; false also where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
 def prepare_for_writing(path: Path) -> None:
     """Create `path` (empty, which SQLite takes for a new database) and its folder where they are
     not there, and make sure that both may be written.

@@ -56,8 +56,8 @@ def test_defaults_fit_and_do_not_spill(headdim, causal, lse):
     binary = compiled(headdim, causal, "bf16" if lse else "fp16", lse)
     import triton
 
-    if triton.__version__.startswith("3.6."):  # later compilers spill about a hundred bytes
-        assert binary.resources.spills == 0
+    # Later compilers spill a few words, outside the loops.
+    assert binary.resources.spills <= (0 if triton.__version__.startswith("3.6.") else 64)
     assert 0 < binary.resources.shared_memory <= 232448
     assert "wgmma.mma_async" in binary.kernel.asm["ptx"]
     assert "cp.async.bulk.tensor.4d" in binary.kernel.asm["ptx"]

@@ -12,9 +12,11 @@ from typing import Any
 import jsonschema
 import pytest
 
+from kernels.attention import registry
 from tests.tuner.store import samples
 from tuner.record import Rival
 from tuner.store.database import Store
+from tuner.trial import Candidate
 
 Run = Callable[..., Any]
 
@@ -109,6 +111,54 @@ def test_export_and_import_round_trip(tuner: Run, searched: Path, tmp_path: Path
     report = tuner("import", file, "--db", tmp_path / "third.db", "--json").json
     assert len(report["added"]) == len(report["now_standing"]) == count
     assert report["replaced"] == []
+
+
+def test_export_as_a_python_file(tuner: Run, searched: Path, tmp_path: Path) -> None:
+    file = tmp_path / "attention.py"
+    words = ("export", "--format", "python", "--db", searched, "-o", file)
+    said = tuner(*words)
+    assert said.status == 0
+    assert said.out == ""
+    assert "configs for NVIDIA H100 80GB HBM3" in said.err
+    text = file.read_text(encoding="utf-8")
+    assert "def _custom_attn_fwd(" in text
+    assert "def _custom_attn_fwd_portable(" in text
+    assert text.count("        Record(") == 2
+    assert tuner(*words[:-2]).out == text
+    assert tuner(*words, "--causal").status == 0
+    assert file.read_text(encoding="utf-8").count("        Record(") == 1
+
+
+def test_export_as_a_python_file_holds_the_winners_of_every_template(
+    tuner: Run, tmp_path: Path
+) -> None:
+    problem = samples.PROBLEM
+    default = registry.get("portable").default(problem, 90)
+    displaced = samples.bare_record(candidate=Candidate("portable", default))
+    winner = samples.bare_record(
+        candidate=Candidate("hopper", registry.get("hopper").default(problem, 90)),
+        supersedes=(displaced.uid,),
+    )
+    with Store.open(tmp_path / "my.db") as store:
+        store.add_records([displaced, winner])
+    text = tuner("export", "--format", "python", "--db", tmp_path / "my.db").out
+    (row,) = (line for line in text.splitlines() if line.startswith("        Record("))
+    assert "Hopper(" in row
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--format", "python", "--all"), "--all is given, but goes with --format json only"),
+        (("--format", "python", "--schema"), "--schema is given, but goes with --format json only"),
+        (("--target", "sm_90"), "--target is given, but goes with --format python only"),
+        (("--format", "c"), "--format is 'c', but must be one of json, python"),
+    ],
+)
+def test_options_of_export_that_do_not_fit(tuner: Run, words: Any, sentence: str) -> None:
+    said = tuner("export", *words)
+    assert said.status == 2
+    assert sentence in said.err
 
 
 def test_import_checks_every_file_before_it_touches_the_database(

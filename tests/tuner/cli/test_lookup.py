@@ -46,11 +46,13 @@ def test_it_explains_in_words(lookup: Run) -> None:
     said = lookup("--seqlen", "700", "--target", "sm90-132x-80gib-700w")
     assert said.status == 0
     for word in (
-        "config   portable(",
-        "source   nearest",
-        "why      ",
+        "config    portable(",
+        "source    nearest",
+        "why       ",
         "1.37× in seqlen",
         "record ",
+        "re-tuning about ",
+        "by its trials so far: tuner search --hdim 256 --seqlen 700 --causal --dtype fp16 --batch",
     ):
         assert word in said.out
 
@@ -63,6 +65,28 @@ def test_without_a_gpu_it_says_which_card_it_assumed(lookup: Run, searched: Path
     with Store.open(searched) as store:
         store.add_record(samples.record(target=target))
     assert lookup("--seqlen", "512").out.splitlines()[0] == f"{said}; --target names another card"
+
+
+def test_it_says_what_tuning_would_cost(lookup: Run) -> None:
+    words = ("--target", "sm90-132x-80gib-700w", "--json")
+    (near,) = lookup("--seqlen", "512", "--batch", "32", *words).json["lookups"]
+    (far,) = lookup("--seqlen", "9999", *words).json["lookups"]
+    assert near["retuning"]["measured"]
+    assert not far["retuning"]["measured"]
+    for found in (near, far):
+        assert found["retuning"]["trials"] == 60
+        assert found["retuning"]["seconds"] > 15
+    assert far["retuning"]["command"].endswith(
+        "--seqlen 9999 --causal --dtype fp16 --batch 1 --heads 8"
+    )
+
+
+def test_it_shows_the_snapshot_that_the_runtime_names(lookup: Run, searched: Path) -> None:
+    from tuner.snapshot import Snapshot
+
+    digest = Snapshot.load(searched).digest
+    assert lookup("--seqlen", "512", "--json").json["snapshot"] == digest
+    assert f"snapshot  {digest}: " in lookup("--seqlen", "512").out
 
 
 def test_on_a_gpu_the_target_is_that_gpu(lookup: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ LIGHT = {
     "show": ("show",),
     "lookup": ("lookup", "--hdim", "128", "--seqlen", "3000", "--target", "sm_90"),
     "export": ("export",),
+    "export as Python": ("export", "--format", "python", "--target", "sm_90"),
 }
 
 

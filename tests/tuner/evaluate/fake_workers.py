@@ -43,6 +43,16 @@ def misbehaving(fail_at_start: bool = False) -> Mapping[str, Handler]:
         os.write(2, b"CUDA error: something bad\n")
         os.kill(os.getpid(), number)
 
+    def killed(marks: str, times: int) -> str:
+        # As by the kernel when memory runs out.
+        with Path(marks).open("a+") as file:
+            file.seek(0)
+            if len(file.read()) < times:
+                file.write("x")
+                file.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return "done"
+
     def long(steps: int, step_s: float) -> str:
         for step in range(steps):
             note(f"step {step}")
@@ -56,6 +66,7 @@ def misbehaving(fail_at_start: bool = False) -> Mapping[str, Handler]:
         "pid": os.getpid,
         "noisy": noisy,
         "echo": lambda value: value,
+        "killed": killed,
         "long": long,
         "hang": lambda: time.sleep(600),
         "hang_with_family": hang_with_family,
@@ -129,6 +140,8 @@ class FakeTemplate(Template):
         result = attention_reference(q, k, v, sm_scale, binary.specialization.causal)[0]
         if kind == "wrong" or (kind == "flaky" and self.launches > 20):
             result[..., -1] += 5e-2
+        if kind == "nan":
+            result[..., -1, -1] = float("nan")
         out.copy_(result)
 
     def wait(self) -> None:

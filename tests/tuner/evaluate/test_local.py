@@ -169,5 +169,5 @@ def test_several_workers_share_the_evaluations() -> None:
         assert executor.evaluate_slots == 2
         futures = [executor.evaluate(PROBLEM, RIGHT, None) for _ in range(4)]
         assert all(future.result(60).outcome is Outcome.OK for future in futures)
-        pids = [worker.pid for worker in executor._workers]
+        pids = [evaluator.pid for evaluator in executor._evaluators]
         assert None not in pids

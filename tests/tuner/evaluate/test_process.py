@@ -124,6 +124,25 @@ def test_killed_from_outside_while_idle(worker: Worker) -> None:
     assert worker.request("echo", {"value": 1}, 10) == 1
 
 
+def test_what_somebody_else_killed_is_asked_again(worker: Worker, tmp_path: Path) -> None:
+    once, ever = str(tmp_path / "once"), str(tmp_path / "ever")
+    assert worker.persist("killed", {"marks": once, "times": 1}, 10) == "done"
+    with pytest.raises(Crashed, match="killed by SIGKILL") as caught:
+        worker.persist("killed", {"marks": ever, "times": 9}, 10)
+    assert caught.value.killed
+    assert len(Path(ever).read_text()) == 3
+    # A candidate's own crash is not tried again, nor is a hang that we ended.
+    before = worker.request("pid", {}, 10)
+    with pytest.raises(Crashed) as caught:
+        worker.persist("die", {"number": int(signal.SIGSEGV)}, 10)
+    assert not caught.value.killed
+    assert worker.pid is None
+    assert worker.request("pid", {}, 10) != before
+    with pytest.raises(Timeout):
+        worker.persist("hang", {}, 0.3)
+    assert worker.pid is None
+
+
 def test_close_ends_a_request_under_way(worker: Worker) -> None:
     pid = worker.request("pid", {}, 10)
     caught: list[BaseException] = []

@@ -1,0 +1,135 @@
+"""Our attention beside every peer installed, on an NVIDIA GPU: tables, and JSON of all samples.
+
+    python scripts/compare_peers.py [--dtype fp16,bf16] [--grid] [--flex] [--output FILE]
+
+Peers are cuDNN and FlashAttention-2 through PyTorch's SDPA, FlashAttention-3 (pip install fa3-fwd;
+27 MB, bf16 alone) and FlashAttention-4 (pip install flash-attn-4) where they can be imported, and
+with --flex compiled FlexAttention, which takes some ten seconds a problem. All take turns in
+interleaved rounds; after that, each runs back to back for a quarter second ("sustained"): some 10 s
+a problem. --grid measures the 36 problems a dtype of the benchmark grid, in rounds alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from itertools import product
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import tuner  # noqa: F401  (makes kernels.attention importable)
+from kernels.attention.problem import DTYPES, GRID_SEQLENS, HEADDIMS, Problem
+from tuner.bench import HEADLINE, OURS, Lap, Report, Row, bench
+from tuner.evaluate.inputs import Inputs
+from tuner.evaluate.stopwatch import Launch
+from tuner.store.files import write_atomically
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--dtype", default="fp16,bf16")
+    parser.add_argument("--grid", action="store_true", help="instead of the headline shapes")
+    parser.add_argument("--flex", action="store_true", help="FlexAttention, too")
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--output", type=Path, help="everything measured, as JSON")
+    options = parser.parse_args(words)
+    dtypes = options.dtype.split(",")
+    if not set(dtypes) <= set(DTYPES):
+        parser.error(f"--dtype is {options.dtype}, but must be some of {', '.join(DTYPES)}")
+    report = bench(
+        problems=grid(dtypes) if options.grid else headline(dtypes),
+        rounds=options.rounds,
+        sustained=not options.grid,
+        further=flex if options.flex else None,
+    )
+    if options.output:
+        write_atomically(options.output, json.dumps(report.to_json(), indent=1) + "\n")
+    print("\n".join(text(report)))
+    return 0 if all(row.correct for row in report.rows) else 1
+
+
+def headline(dtypes: Sequence[str]) -> list[Problem]:
+    return [replace(problem, dtype=dtype) for dtype in dtypes for problem in HEADLINE]
+
+
+def grid(dtypes: Sequence[str]) -> list[Problem]:
+    points = product(dtypes, HEADDIMS, (True, False), GRID_SEQLENS)
+    return [Problem.on_grid(dim, seqlen, causal, dtype) for dtype, dim, causal, seqlen in points]
+
+
+@cache
+def _compiled_flex() -> tuple[Any, Any]:
+    import torch
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    return torch.compile(flex_attention, dynamic=False), create_block_mask
+
+
+def _sees(_batch: Any, _head: Any, row: Any, key: Any) -> Any:
+    return row >= key
+
+
+def flex(inputs: Inputs) -> Mapping[str, Launch]:
+    """FlexAttention as torch.compile makes it, with a block mask if causal."""
+    attention, create_block_mask = _compiled_flex()
+    mask = None
+    if inputs.causal:
+        seqlen, device = inputs.q.shape[2], inputs.q.device
+        mask = create_block_mask(_sees, None, None, seqlen, seqlen, device=device)
+    return {"flex": partial(attention, inputs.q, inputs.k, inputs.v, block_mask=mask)}
+
+
+def text(report: Report) -> list[str]:
+    """What was measured on, and Markdown tables: rounds, and sustained where it was measured."""
+    on = report.target
+    lines = [
+        f"{on.gpu_name} ({on.hardware}), Triton {on.triton}, torch {on.torch}, driver {on.driver}, "
+        f"{report.measured_at}",
+        "",
+        *table(report, lambda lap: f"{lap.tflops:.0f} ± {lap.tflops * lap.spread / 2:.0f}"),
+    ]
+    ratios = [ratio for row in report.rows if (ratio := to_best(row)) is not None]
+    if len(ratios) > 1:
+        lines += [
+            "",
+            f"Ours / best peer over {len(ratios)} problems: {geometric_mean(ratios):.3f} in the "
+            f"geometric mean, {min(ratios):.3f} to {max(ratios):.3f}.",
+        ]
+    if all(row.rounds[OURS].sustained_tflops is not None for row in report.rows):
+        lines += ["", "Sustained:", "", *table(report, lambda lap: f"{lap.sustained_tflops:.0f}")]
+    lines += [f"{row.problem}: no {peer}: {why}" for row in report.rows
+              for peer, why in row.absent.items()]  # fmt: skip
+    return lines
+
+
+def table(report: Report, cell: Any) -> list[str]:
+    peers = sorted({name for row in report.rows for name in row.rounds if name != OURS})
+    lines = [
+        f"| problem | ours | {' | '.join(peers)} | ours / best | SM MHz | W | harness | max diff |",
+        "| --- " * (len(peers) + 7) + "|",
+    ]
+    for row in report.rows:
+        laps: Mapping[str, Lap] = row.rounds
+        cells = [cell(laps[name]) if name in laps else "–" for name in (OURS, *peers)]
+        ratio = to_best(row)
+        lines.append(
+            f"| {row.problem} | {' | '.join(cells)} | {'–' if ratio is None else f'{ratio:.2f}'} "
+            f"| {row.sm_clock_mhz} | {row.power_w} | {row.tflops:.0f} | {row.max_diff:.1e} |"
+        )
+    return lines
+
+
+def to_best(row: Row) -> float | None:
+    """Our rate over that of the best peer, in rounds."""
+    peers = [lap.tflops for name, lap in row.rounds.items() if name != OURS]
+    return row.rounds[OURS].tflops / max(peers) if peers else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,230 @@
+"""Measure what a call of ours costs the host, beside SDPA's backends and an empty Triton launch.
+
+    python scripts/measure_host_time.py [--hdim N ...] [--json]
+
+Each figure is the host's time for one call, from a loop that starts with an idle GPU and keeps it
+less than busy: the median and the least over blocks of calls. "seen" calls with tensors used
+before, as a captured or steady loop does; "new" with addresses that no call has seen. On a machine
+without a GPU a stand-in takes the launches, and what is left is Python's share of ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import tuner  # isort: skip  (before `kernels`, whose name it may share)
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from kernels.attention.launching import DirectLaunch
+from tuner import repetition, runtime
+
+BLOCKS = 21
+CALLS = 100
+BATCH, HEADS, SEQLEN = 1, 8, 128  # so small that the GPU waits for the host
+
+Tensors = tuple[Tensor, Tensor, Tensor]
+Call = Callable[[Tensor, Tensor, Tensor], object]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The host's time for one call."""
+
+    name: str
+    headdim: int
+    addresses: str  # "seen" or "new"
+    median_us: float  # over blocks
+    least_us: float
+
+
+def measure(headdims: Sequence[int] = (64, 128, 256)) -> list[Figure]:
+    """All figures for this machine."""
+    if torch.cuda.is_available():
+        return [figure for headdim in headdims for figure in _on_gpu(headdim)]
+    with _stand_in():
+        return [figure for headdim in headdims for figure in _on_cpu(headdim)]
+
+
+def _on_gpu(headdim: int) -> Iterator[Figure]:
+    backends = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FlashAttention-2": SDPBackend.FLASH_ATTENTION}
+    for name, call in _ours().items():
+        yield from _figures(name, headdim, call)
+    for name, backend in backends.items():
+        with sdpa_kernel(backend):
+            yield from _figures(f"SDPA, {name}", headdim, _sdpa)
+    empty = _empty_triton_launch()
+    yield _figure("an empty Triton launch", headdim, "seen", lambda *_: empty(), _again(headdim))
+    yield _figure("torch.empty_like", headdim, "seen", lambda q, *_: torch.empty_like(q),
+                  _again(headdim))  # fmt: skip
+
+
+def _on_cpu(headdim: int) -> Iterator[Figure]:
+    q, k, v = _tensors(headdim)
+    strides = tuple(tensor.stride() for tensor in (q, k, v))
+    shapes = tuple(tuple(tensor.shape) for tensor in (q, k, v))
+    launch = DirectLaunch(_Nothing(), 1, (0,) * 24, shapes, strides)  # type: ignore[arg-type]
+    entries: dict[str, tuple[bool, object, tuple[int, ...] | None]] = {
+        "custom_attention_forward": (True, None, None),
+        "attention": (True, runtime._SDPA, None),
+        "flash_attn_func": (True, runtime._FLASH, None),
+        "flash_attn_func, lse": (True, runtime._FLASH_LSE, (BATCH, HEADS, SEQLEN)),
+    }
+    for name, call in _ours().items():
+        causal, entry, lse_shape = entries[name]
+        repetition.remember(q, k, v, causal, None, launch, entry, lse_shape)
+        yield from _figures(name, headdim, call)
+
+
+def _ours() -> dict[str, Call]:
+    return {
+        "custom_attention_forward": lambda q, k, v: tuner.custom_attention_forward(q, k, v, True),
+        "attention": lambda q, k, v: tuner.attention(q, k, v, is_causal=True),
+        "flash_attn_func": lambda q, k, v: tuner.flash_attn_func(q, k, v, causal=True),
+        "flash_attn_func, lse": lambda q, k, v: tuner.flash_attn_func(
+            q, k, v, causal=True, return_lse=True
+        ),
+    }
+
+
+def _sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def _figures(name: str, headdim: int, call: Call) -> Iterator[Figure]:
+    yield _figure(name, headdim, "seen", call, _again(headdim))
+    yield _figure(name, headdim, "new", call, _anew(headdim))
+
+
+def _figure(
+    name: str, headdim: int, addresses: str, call: Call, tensors: Iterator[Tensors]
+) -> Figure:
+    for given in islice(tensors, CALLS):  # warm up
+        call(*given)
+    times = []
+    for _ in range(BLOCKS):
+        block = list(islice(tensors, CALLS))
+        _synchronize()
+        began = time.perf_counter_ns()
+        for q, k, v in block:
+            call(q, k, v)
+        times.append((time.perf_counter_ns() - began) / len(block) / 1000)
+    _synchronize()
+    return Figure(name, headdim, addresses, median(times), min(times))
+
+
+def _again(headdim: int) -> Iterator[Tensors]:
+    tensors = _tensors(headdim)
+    while True:
+        yield tensors
+
+
+def _anew(headdim: int) -> Iterator[Tensors]:
+    """Tensors that overlap, each at an address of its own."""
+    size, step = BATCH * HEADS * SEQLEN * headdim, 64
+    needed = size + 3 * step * CALLS * (BLOCKS + 1)
+    arena = torch.randn(needed, dtype=torch.float16, device=_device())
+    for start in range(0, needed - size - 2 * step, 3 * step):
+        q, k, v = (
+            arena[start + i * step :][:size].view(BATCH, HEADS, SEQLEN, headdim) for i in range(3)
+        )
+        yield q, k, v
+
+
+def _tensors(headdim: int) -> Tensors:
+    shape = (BATCH, HEADS, SEQLEN, headdim)
+    q, k, v = (torch.randn(shape, dtype=torch.float16, device=_device()) for _ in range(3))
+    return q, k, v
+
+
+def _synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _empty_triton_launch() -> Callable[[], object]:
+    import triton
+
+    def empty() -> None:
+        pass
+
+    kernel: Any = triton.jit(empty)
+    return lambda: kernel[(1,)]()
+
+
+class _Nothing:
+    """In place of a loaded kernel and of the driver that encodes descriptors."""
+
+    def __call__(self, blocks: int, stream: int, arguments: tuple[Any, ...]) -> None:
+        pass
+
+    def descriptor(self, index: int, *_: object) -> tuple[int, ...]:
+        return (index,) * 9
+
+
+@contextlib.contextmanager
+def _stand_in() -> Iterator[None]:
+    """Let repetition take the CPU for its device."""
+    patched: dict[str, Any] = {
+        "_cuda_getDevice": lambda: -1,
+        "_cuda_getCurrentRawStream": lambda _: 0,
+    }
+    missing: Any = object()
+    before = {name: getattr(torch._C, name, missing) for name in patched}
+    for name, function in patched.items():
+        setattr(torch._C, name, function)
+    repetition.forget()
+    try:
+        yield
+    finally:
+        repetition.forget()
+        for name, function in before.items():
+            if function is missing:
+                delattr(torch._C, name)
+            else:
+                setattr(torch._C, name, function)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--hdim", type=int, nargs="+", default=[64, 128, 256])
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", tuner.UntunedWarning)
+    figures = measure(options.hdim)
+    if options.json:
+        print(json.dumps([asdict(figure) for figure in figures]))
+        return
+    if torch.cuda.is_available():
+        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, µs of the host's a call")
+    else:
+        print(f"no GPU: Python's share alone, torch {torch.__version__}, µs a call")
+    print(f"{'':<28}{'headdim':>8}{'addresses':>11}{'median':>9}{'least':>9}")
+    for figure in figures:
+        print(
+            f"{figure.name:<28}{figure.headdim:>8}{figure.addresses:>11}"
+            f"{figure.median_us:>9.1f}{figure.least_us:>9.1f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

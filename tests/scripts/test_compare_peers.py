@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from scripts.compare_peers import flex, grid, headline, text
+from tests.tuner.store.samples import TARGET
+from tuner.bench import HEADLINE, Lap, Report, Row
+
+
+def row(problem, ours, **peers):
+    def lap(tflops):
+        return Lap(problem.flops / tflops / 1e9, 0.02, tflops, (1.0,), tflops - 5)
+
+    rounds = {name: lap(tflops) for name, tflops in {"ours": ours, **peers}.items()}
+    return Row(problem, 1.0, 400.0, 1.0, 1.0, 1e-4, True, rounds, {"fa4": "not so"}, 1700, 690)
+
+
+def test_the_tables_have_spread_clock_power_and_the_ratio_to_the_best_peer():
+    rows = (row(HEADLINE[0], 600.0, cudnn=500.0, fa3=400.0), row(HEADLINE[1], 500.0, cudnn=500.0))
+    lines = text(Report(TARGET, "2026-11-28T00:00:00+00:00", rows))
+    assert (
+        "| problem | ours | cudnn | fa3 | ours / best | SM MHz | W | harness | max diff |" in lines
+    )
+    assert (
+        f"| {HEADLINE[0]} | 600 ± 6 | 500 ± 5 | 400 ± 4 | 1.20 | 1700 | 690 | 400 | 1.0e-04 |"
+    ) in lines
+    assert any("1.095 in the geometric mean, 1.000 to 1.200" in line for line in lines)
+    assert any(line.startswith(f"| {HEADLINE[1]} | 495 | 495 | – | 1.00") for line in lines)
+    assert lines[-1] == f"{HEADLINE[1]}: no fa4: not so"
+
+
+def test_the_problems():
+    assert headline(["bf16"]) == [replace(problem, dtype="bf16") for problem in HEADLINE]
+    assert len(set(grid(["fp16", "bf16"]))) == 72
+
+
+def test_flex_sees_what_a_causal_mask_shows(monkeypatch):
+    import torch
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    from scripts import compare_peers
+    from tuner.evaluate.inputs import Inputs
+
+    monkeypatch.setattr(
+        compare_peers, "_compiled_flex", lambda: (flex_attention, create_block_mask)
+    )
+    q, k, v = torch.randn(3, 1, 2, 48, 16)
+    for causal in (True, False):
+        out = flex(Inputs("", q, k, v, q, causal))["flex"]()
+        expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        torch.testing.assert_close(out, expected, atol=1e-4, rtol=1e-4)

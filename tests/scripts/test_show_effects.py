@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from kernels.attention.config import Config
+from scripts.show_effects import best_by_choice, effects, main, paired
+from tuner.evaluate.replay import shipped_spaces
+from tuner.evaluate.space_file import read_space
+
+RATES = {
+    Config(a=1, b=False): 100.0,
+    Config(a=1, b=True): 110.0,
+    Config(a=2, b=False): 90.0,
+    Config(a=2, b=True): 120.0,
+    Config(a=4, b=True): 50.0,  # without a twin at b=False
+}
+
+
+def test_the_best_of_every_choice():
+    assert best_by_choice(RATES, "a") == {1: 110.0, 2: 120.0, 4: 50.0}
+    assert best_by_choice(RATES, "b") == {False: 100.0, True: 120.0}
+
+
+def test_twins_differ_in_one_parameter_alone():
+    ratios = paired(RATES, "b", False)
+    assert list(ratios) == [True]
+    assert abs(ratios[True] - (110 / 100 + 120 / 90) / 2) < 1e-12
+
+
+def test_a_table_a_space(capsys):
+    files = sorted(shipped_spaces().rglob("*hopper*"))
+    assert files
+    main([str(path) for path in files])
+    out = capsys.readouterr().out
+    for path in files:
+        lines = effects(read_space(path))
+        assert "\n".join(lines) in out
+        assert any(line.startswith("| ping_pong | False: ") for line in lines)

@@ -1,0 +1,114 @@
+"""`tuner merge`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.tuner.store import samples, strategies
+from tuner.store.database import Store
+from tuner.store.exchange import export_document
+
+Run = Callable[..., Any]
+
+MOMENTS = ("2026-11-28T04:00:00Z", "2026-11-28T05:00:00Z")
+
+
+def database(path: Path, records: Any = (), trials: Any = ()) -> Path:
+    with Store.open(path) as store:
+        store.add_records(records)
+        store.add_trials(trials)
+    return path
+
+
+def state(path: Path) -> tuple[Any, ...]:
+    with Store.read_only(path) as store:
+        return store.records(), store.trials()
+
+
+@st.composite
+def related_trials(draw: st.DrawFn) -> list[Any]:
+    """Trials of few candidates that meet, some at the very same second with other results."""
+    return [
+        replace(
+            samples.trial(draw(st.integers(0, 2))),
+            measured_at=draw(st.sampled_from(MOMENTS)),
+            measurement=samples.measurement(draw(st.sampled_from([1.0, 2.0]))),
+        )
+        for _ in range(draw(st.integers(0, 5)))
+    ]
+
+
+@settings(
+    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(strategies.related_records(), st.lists(related_trials(), min_size=3, max_size=3), st.data())
+def test_it_is_commutative_associative_and_idempotent(
+    tuner: Run, tmp_path_factory: pytest.TempPathFactory, records: Any, trials: Any, data: Any
+) -> None:
+    folder = tmp_path_factory.mktemp("merge")
+    sources = []
+    for name, some in zip("abc", trials):
+        part = data.draw(st.lists(st.sampled_from(records), unique=True)) if records else []
+        sources.append(database(folder / f"{name}.db", part, some))
+    before = [state(source) for source in sources]
+    ends = []
+    for number, order in enumerate(permutations(sources)):
+        at_once, in_turn = folder / f"{number}.db", folder / f"{number}-in-turn.db"
+        assert tuner("merge", *order, "-o", at_once).status == 0
+        for source in (*order, order[0]):
+            assert tuner("merge", source, "-o", in_turn).status == 0
+        ends += [state(at_once), state(in_turn)]
+        again = tuner("merge", *order, at_once, "-o", at_once, "--json").json
+        assert (again["added"], again["now_standing"], again["replaced"]) == ([], [], [])
+        assert again["trials"] == 0
+        ends.append(state(at_once))
+    assert all(end == ends[0] for end in ends)
+    assert {r.uid for r in ends[0][0]} == {r.uid for held, _ in before for r in held}
+    assert [state(source) for source in sources] == before
+
+
+def test_databases_and_documents_together(tuner: Run, tmp_path: Path) -> None:
+    first = database(tmp_path / "a.db", [samples.record(1)], [samples.trial(1)])
+    document = tmp_path / "b.json"
+    document.write_text(export_document([samples.record(2)]), encoding="utf-8")
+    said = tuner("merge", first, document, "-o", tmp_path / "c.db")
+    assert said.out == (
+        f"2 new records, 0 already there, and 1 new trials, in {tmp_path / 'c.db'}.\n"
+    )
+    assert state(tmp_path / "c.db")[1] == [samples.trial(1)]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{}", b"SQLite format 3\0 but no more"])
+def test_a_source_that_is_none_leaves_the_output_untouched(
+    tuner: Run, tmp_path: Path, content: bytes | None
+) -> None:
+    bad, good = tmp_path / "bad", database(tmp_path / "good.db", [samples.record(1)])
+    if content is not None:
+        bad.write_bytes(content)
+    said = tuner("merge", good, bad, "-o", tmp_path / "c.db")
+    assert said.status == 2
+    assert str(bad) in said.err
+    assert said.err.count("\n") == 1
+    assert not (tmp_path / "c.db").exists()
+
+
+def test_what_claims_to_be_of_the_future_is_refused(tuner: Run, tmp_path: Path) -> None:
+    future = replace(samples.trial(1), measured_at="2999-01-01T00:00:00Z")
+    bad = database(tmp_path / "bad.db", trials=[future])
+    said = tuner("merge", bad, "-o", tmp_path / "c.db")
+    assert said.status == 2
+    assert f"{bad} holds a trial of 2999-01-01T00:00:00Z, but must have none" in said.err
+
+
+def test_no_output_is_an_error_that_names_it(tuner: Run, tmp_path: Path) -> None:
+    said = tuner("merge", database(tmp_path / "a.db"))
+    assert said.status == 2
+    assert "--output" in said.err

@@ -1,0 +1,172 @@
+"""Problems that production ran without a record of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from kernels.attention.problem import Problem
+from tests.tuner.search.conftest import H100
+from tuner import misses
+from tuner.store.errors import StoreError
+
+PROBLEMS = [Problem.on_grid(64, seqlen, True) for seqlen in (100, 200, 300)]
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(misses, "_found", {})
+    monkeypatch.setattr(misses, "_written", set())
+    monkeypatch.setattr(misses, "_at_exit", True)
+    monkeypatch.setenv(misses.VARIABLE, str(tmp_path / "misses"))
+    return tmp_path / "misses"
+
+
+def problems(folder: Path) -> list[Problem]:
+    return [miss.problem for miss in misses.read(folder).misses]
+
+
+def test_they_are_written_once(fresh: Path) -> None:
+    for _ in range(2):
+        for problem in PROBLEMS:
+            misses.note(problem, H100, "nearest")
+    path = misses.flush()
+    assert path is not None
+    assert path.parent == fresh
+    assert problems(fresh) == PROBLEMS
+    assert misses.flush() is None
+    assert len(list(fresh.iterdir())) == 1
+    (miss, *_) = misses.read(fresh).misses
+    assert (miss.hardware, miss.source) == (H100.hardware.key, "nearest")
+
+
+def test_what_another_process_wrote_is_not_written_again(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    misses.note(PROBLEMS[0], H100, "default")
+    misses.flush()
+    monkeypatch.setattr(misses, "_written", set())
+    assert misses.flush() is None
+    misses.note(PROBLEMS[1], H100, "default")
+    assert misses.flush() is not None
+    assert problems(fresh) == PROBLEMS[:2]
+
+
+@pytest.mark.parametrize("value", ["", "0"])
+def test_they_are_noted_only_on_request(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv(misses.VARIABLE, value)
+    misses.note(PROBLEMS[0], H100, "default")
+    assert misses.flush() is None
+
+
+def test_one_means_the_users_data_folder(
+    own_data_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(misses.VARIABLE, "1")
+    assert misses.folder().name == "misses"
+    assert misses.folder() != Path("1")
+
+
+def test_they_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(misses, "_MOST", 2)
+    for problem in PROBLEMS:
+        misses.note(problem, H100, "default")
+    assert len(misses._found) == 2
+
+
+def test_what_is_no_file_of_misses_is_passed_over(fresh: Path, caplog) -> None:
+    misses.note(PROBLEMS[0], H100, "default")
+    path = misses.flush()
+    assert path is not None
+    document = json.loads(path.read_text())
+    broken = [
+        "no json",
+        "[]",
+        "{}",
+        json.dumps({**document, "format": 2}),
+        json.dumps({**document, "misses": [{"problem": {"headdim": -1}}]}),
+        "[" * 100_000,
+    ]
+    for number, text in enumerate(broken):
+        (fresh / f"broken{number}.json").write_text(text)
+    assert problems(fresh) == PROBLEMS[:1]
+    assert caplog.text.count("passed over") == len(broken)
+
+
+def test_settling_keeps_what_is_open_and_what_came_since(fresh: Path) -> None:
+    for problem in PROBLEMS:
+        misses.note(problem, H100, "default")
+    misses.flush()
+    noted = misses.read(fresh)
+    later = Problem.on_grid(64, 400, True)
+    misses.note(later, H100, "default")
+    misses.flush()
+    misses.settle(fresh, noted, noted.misses[:1])
+    assert problems(fresh) == [PROBLEMS[0], later]
+    misses.settle(fresh, misses.read(fresh), [])
+    assert list(fresh.iterdir()) == []
+    assert misses.read(fresh / "nowhere").misses == ()
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(misses.VARIABLE, str(tmp_path / "file" / "misses"))
+    misses.note(PROBLEMS[0], H100, "default")
+    with pytest.raises(StoreError, match="cannot be made"):
+        misses.flush()
+    misses._flush_at_exit()  # says so in the log
+
+
+_PROCESS = """
+import os, sys
+from kernels.attention.problem import Problem
+from tuner import misses
+from tuner.target import Hardware, Target
+target = Target(Hardware(90, 132, 80, 700), "x", "3.6.0", "2.11.0", "0")
+first = int(sys.argv[1])
+for seqlen in range(first, first + 20):
+    misses.note(Problem.on_grid(64, seqlen, True), target, "default")
+child = os.fork()
+if child == 0:
+    assert not misses._found
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+loaded = {"torch", "triton", "optuna", "sqlalchemy"} & set(sys.modules)
+assert not loaded, loaded
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_many_processes_lose_nothing(fresh: Path) -> None:
+    def run(number: int) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", _PROCESS, str(1 + 10 * number)],
+            capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in pool.map(run, range(8)):
+            assert done.returncode == 0, done.stderr
+    assert {problem.seqlen for problem in problems(fresh)} == set(range(1, 91))
+
+
+@pytest.mark.filterwarnings("ignore::tuner.plans.UntunedWarning")
+def test_the_runtime_notes_them_when_a_shape_is_met_first(fresh: Path, stand_in) -> None:
+    import torch
+
+    import tuner
+
+    for seqlen in (50, 60, 50, 60):
+        q = torch.zeros(1, 2, seqlen, 64, dtype=torch.float16)
+        tuner.custom_attention_forward(q, q, q)
+    assert tuner.flush_misses() is not None
+    assert [problem.seqlen for problem in problems(fresh)] == [50, 60]
+    assert stand_in.launched == ["launched", "launched", "repeated", "repeated"]

@@ -1,0 +1,267 @@
+"""How shapes are planned: once, by what is in force, with one warning, never amid a CUDA graph."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the runtime is torch's")
+
+import tuner  # noqa: E402
+from kernels.attention import registry  # noqa: E402
+from kernels.attention.config import Config  # noqa: E402
+from kernels.attention.problem import Problem  # noqa: E402
+from tests.tuner.stand_in import H100, StandIn  # noqa: E402
+from tuner import plans, snapshot  # noqa: E402
+from tuner.record import Record  # noqa: E402
+from tuner.store import locations  # noqa: E402
+from tuner.store.database import Store  # noqa: E402
+from tuner.trial import Candidate, Measurement  # noqa: E402
+
+quiet = pytest.mark.filterwarnings("ignore::tuner.plans.UntunedWarning")
+TEMPLATE = registry.get("portable")
+PROBLEM = Problem(64, 96, True, "fp16", 1, 2)
+
+
+def other_config(problem: Problem = PROBLEM, number: int = 7) -> Config:
+    """A feasible config that is not the default."""
+    feasible = list(TEMPLATE.feasible(problem.specialization, 90))
+    return next(c for c in feasible[number:] if c != TEMPLATE.default(problem, 90))
+
+
+def record(problem: Problem = PROBLEM, config: Config | None = None, **more) -> Record:
+    return Record(
+        problem=problem,
+        target=more.pop("target", H100),
+        candidate=Candidate("portable", config or other_config(problem)),
+        measurement=Measurement(1.0, 0.01, (1.0,), 100.0, 1e-4),
+        measured_at="2026-11-28T00:00:00+00:00",
+        **{"template_version": TEMPLATE.version, "origin": "cuda", **more},
+    )
+
+
+def tensors(seqlen: int = 96) -> list[torch.Tensor]:
+    return [torch.zeros(1, 2, seqlen, 64, dtype=torch.float16) for _ in range(3)]
+
+
+def call(seqlen: int = 96) -> None:
+    tuner.custom_attention_forward(*tensors(seqlen))
+
+
+def write(path: Path, *records: Record) -> None:
+    with Store.open(path) as store:
+        store.add_records(records)
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No shipped records."""
+    monkeypatch.setattr("tuner.store.layers.shipped_database", lambda: None)
+
+
+@quiet
+def test_threads_that_meet_a_shape_at_once_get_one_plan(stand_in: StandIn) -> None:
+    barrier = threading.Barrier(8)
+
+    def work(number: int) -> object:
+        served = []
+        for seqlen in range(1, 30):
+            q, k, v = tensors(seqlen)
+            barrier.wait(10)
+            served.append(plans.plan_for(q, k, v, True, False))
+        return served
+
+    with ThreadPoolExecutor(8) as pool:
+        first, *others = pool.map(work, range(8))
+    assert all(all(a is b for a, b in zip(served, first)) for served in others)
+    assert len(stand_in.loaded) == 29
+
+
+def test_one_warning_for_each_key_and_none_for_neighbours(stand_in, alone, tmp_path: Path) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for seqlen in range(1, 100):
+            call(seqlen)
+    (warning,) = caught
+    assert warning.category is tuner.UntunedWarning
+    assert "D64 S1 causal fp16 B1 H2 runs by a default config: no record within 2×" in str(
+        warning.message
+    )
+    write(tmp_path / "mine.db", record())
+    tuner.use(tmp_path / "mine.db")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        call(96)
+        call(97)
+
+
+@pytest.mark.parametrize(
+    ("more", "source"),
+    [
+        ({"target": replace(H100, triton="9.9")}, "stale"),
+        ({"template_version": "000000000000"}, "stale"),
+        ({"target": replace(H100, hardware=replace(H100.hardware, power_limit_w=350))}, "family"),
+    ],
+)
+def test_records_from_elsewhere_serve_with_a_warning(
+    stand_in: StandIn, alone, tmp_path: Path, more: dict, source: str
+) -> None:
+    write(tmp_path / "mine.db", record(**more))
+    tuner.use(tmp_path / "mine.db")
+    with pytest.warns(tuner.UntunedWarning, match=f"{source} config"):
+        call()
+    assert stand_in.loaded[-1][0].config == other_config()
+
+
+@quiet
+def test_pinning(stand_in: StandIn) -> None:
+    call()
+    default = stand_in.loaded[-1][0]
+    pinned = other_config()
+    with tuner.pin(dict(pinned)) as pin:
+        assert pin.candidates[0] == Candidate("portable", pinned)
+        call()
+        assert stand_in.loaded[-1][0].config == pinned
+        assert tuner.lookup(64, 96, batch=1, heads=2, target=H100).source == "pinned"
+        # A config of headdim 64 that headdim 256 has no room for or does not know.
+        found = tuner.lookup(256, 96, batch=1, heads=2, target=H100)
+        assert found.source != "pinned"
+        assert found.reason.startswith("the pinned config cannot; ")
+    call()
+    assert stand_in.loaded[-1][0] == default
+    tuner.pin(default)
+    assert tuner.lookup(64, 96, batch=1, heads=2, target=H100).candidate == default
+    tuner.pin(None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "sentence"),
+    [
+        ((3,), TypeError, "config is a int, but must be a candidate, a mapping or None"),
+        (({"BLOCK_M": 7},), ValueError, "no template accepts that"),
+        (({"BLOCK_M": 7}, "nothing"), ValueError, "template is 'nothing', but must be one of"),
+        (({"BLOCK_M": 1.5},), TypeError, "BLOCK_M is 1.5"),
+    ],
+)
+def test_what_cannot_be_pinned(arguments, error, sentence) -> None:
+    with pytest.raises(error, match=sentence):
+        tuner.pin(*arguments)
+
+
+@quiet
+def test_a_changed_database_is_noticed_when_a_new_shape_is_met(
+    stand_in: StandIn, alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.db"
+    write(path)
+    before = tuner.use(path)
+    call()
+    write(path, record())
+    monkeypatch.setattr(snapshot, "LOOK_EVERY_S", 0.0)
+    snapshot._holder.next_look = 0.0
+    monkeypatch.setenv("TUNER_REFRESH", "0")
+    call(95)
+    assert tuner.snapshot_hash() == before
+    monkeypatch.delenv("TUNER_REFRESH")
+    stand_in.capturing = True
+    call(94)
+    assert tuner.snapshot_hash() == before
+    stand_in.capturing = False
+    call()  # not new: nobody looks
+    assert tuner.snapshot_hash() == before
+    call(93)
+    assert tuner.snapshot_hash() != before
+    assert stand_in.loaded[-1][0].config == other_config()
+    call()
+    assert stand_in.loaded[-1][0].config == other_config()
+
+
+@quiet
+def test_a_graph_goes_on_as_it_began(stand_in: StandIn, alone, tmp_path: Path) -> None:
+    write(tmp_path / "mine.db", record())
+    call()
+    default = stand_in.loaded[-1][0]
+    stand_in.capturing = True
+    call()
+    tuner.use(tmp_path / "mine.db")
+    call()
+    assert [candidate for candidate, _ in stand_in.loaded] == [default]
+    stand_in.capturing = False
+    call()
+    assert stand_in.loaded[-1][0].config == other_config()
+
+
+@quiet
+def test_refreshing_on_request(stand_in: StandIn, alone, tmp_path: Path, caplog) -> None:
+    path = tmp_path / "mine.db"
+    write(path)
+    before = tuner.use(path)
+    call()
+    assert tuner.refresh() == before
+    call()
+    assert len(stand_in.loaded) == 1
+    write(path, record())
+    after = tuner.refresh()
+    assert after != before
+    assert after == tuner.snapshot_hash()
+    call()
+    assert stand_in.loaded[-1][0].config == other_config()
+    path.write_bytes(b"no database")
+    assert tuner.refresh() == after  # what was read stays
+    assert "going on with the records read before" in caplog.text
+
+
+@quiet
+def test_a_locked_database_holds_up_nothing(
+    stand_in: StandIn, alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.db"
+    with Store.open(path, write_ahead_log=False) as store:
+        store.add_record(record())
+    before = tuner.use(path)
+    write(path, record(replace(PROBLEM, seqlen=64)))
+    monkeypatch.setattr(snapshot, "LOOK_EVERY_S", 0.0)
+    locker = sqlite3.connect(path, isolation_level=None)
+    try:
+        locker.execute("BEGIN EXCLUSIVE")
+        began = time.monotonic()
+        call(95)
+        assert time.monotonic() - began < 5
+        assert tuner.snapshot_hash() == before
+        assert stand_in.loaded[-1][0].config == other_config()  # what was read stays in force
+    finally:
+        locker.close()
+    call(94)
+    assert tuner.snapshot_hash() != before
+
+
+def test_the_environment_names_the_database(
+    stand_in: StandIn, alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "mine.db", record())
+    monkeypatch.setenv("TUNER_DB", str(tmp_path / "mine.db"))
+    assert locations.user_database() == str(tmp_path / "mine.db")
+    digest = tuner.use()
+    found = tuner.lookup(64, 96, batch=1, heads=2, target=H100)
+    assert (found.source, found.candidate.config) == ("exact", other_config())
+    assert tuner.use(db=tmp_path / "mine.db") == digest
+
+
+@quiet
+def test_a_fork_renews_its_locks(stand_in: StandIn) -> None:
+    held = plans._lock
+    with held:
+        plans._renew_lock()
+        assert plans._lock is not held
+        worked = []
+        thread = threading.Thread(target=lambda: worked.append(call()))
+        thread.start()
+        thread.join(20)
+    assert worked == [None]

@@ -1,0 +1,54 @@
+"""`tuner merge`."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from tuner.cli.options import Json
+
+
+def merge(
+    sources: Annotated[
+        list[str],
+        typer.Argument(metavar="A B...", help="Databases (files or URLs) and exported documents."),
+    ],
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output", "-o", metavar="C", help="The database to add them to; made if need be."
+        ),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Unite databases, with their trials, and exported documents in one database.
+
+    The order does not matter, and once more changes nothing. The sources stay as they are.
+    """
+    from tuner.store.database import Store
+    from tuner.store.merge import contents, merge_trials
+    from tuner.store.merge import merge as merge_records
+
+    # All are read before the output is touched.
+    parts = [contents(source) for source in dict.fromkeys(sources)]
+    with Store.open(output) as store:
+        report = merge_records(store, [record for part in parts for record in part.records])
+        trials = merge_trials(store, [trial for part in parts for trial in part.trials])
+        where = store.location
+    if as_json:
+        form = {
+            "database": where,
+            "added": [record.uid for record in report.added],
+            "already_there": report.already_there,
+            "now_standing": [record.uid for record in report.now_standing],
+            "replaced": [record.uid for record in report.replaced],
+            "trials": trials,
+        }
+        print(json.dumps(form))
+        return
+    print(
+        f"{len(report.added)} new records, {report.already_there} already there, and {trials} new "
+        f"trials, in {where}."
+    )

@@ -1,0 +1,73 @@
+"""One compile process: a candidate at a time, under a deadline, every end typed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from kernels.attention.problem import Specialization
+from tuner.evaluate import wire
+from tuner.evaluate.executor import Compilation
+from tuner.evaluate.process import HandlerError, Timeout, Worker, WorkerError
+from tuner.trial import Candidate, Outcome
+
+# Seconds for one compilation. Ten times what a slow one takes on a busy machine; ptxas, which has
+# no limit of its own, can take for ever.
+DEADLINE_S = 60.0
+
+# Bytes of spilled registers per thread that are still worth timing: at headdim 256 the fastest
+# configs spill 48 to 104 outside their loops, and are up to 29 % ahead of those that spill none.
+SPILL_LIMIT = 256
+
+FACTORY = "tuner.evaluate.compile_worker:handlers"
+
+
+class Compiler:
+    """Compiles in a process of its own, which is started when needed and after each death."""
+
+    def __init__(
+        self,
+        deadline_s: float = DEADLINE_S,
+        spill_limit: int | None = SPILL_LIMIT,
+        factory: str = FACTORY,
+        options: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """
+        Args:
+            deadline_s: seconds for one compilation.
+            spill_limit: bytes per thread; what spills more ends as `spills`. None: never.
+            factory, options, environment: what the process runs, see `Worker`.
+        """
+        self._deadline_s = deadline_s
+        self._spill_limit = spill_limit
+        self._worker = Worker(factory, options, environment)
+
+    def compile(
+        self, candidate: Candidate, specialization: Specialization, capability: int
+    ) -> Compilation:
+        """How compiling `candidate` ends. Blocks; raises for nothing that it does."""
+        start = time.perf_counter()
+        arguments = {
+            "candidate": wire.candidate_to_json(candidate),
+            "specialization": wire.specialization_to_json(specialization),
+            "capability": capability,
+        }
+        try:
+            reply = self._worker.persist("compile", arguments, self._deadline_s)
+        except (WorkerError, HandlerError) as error:
+            outcome = Outcome.TIMEOUT if isinstance(error, Timeout) else Outcome.CRASHED
+            seconds = time.perf_counter() - start
+            return Compilation(candidate, outcome, f"the compiler: {error}", None, seconds)
+        resources = wire.resources_from_json(reply["resources"])
+        outcome, reason = Outcome(reply["outcome"]), reply["reason"]
+        limit = self._spill_limit
+        if resources is not None and limit is not None and resources.spills > limit:
+            outcome = Outcome.SPILLS
+            reason = f"spills {resources.spills} bytes per thread, more than {limit}"
+        return Compilation(candidate, outcome, reason, resources, reply["seconds"])
+
+    def close(self) -> None:
+        """Kill the process and all it started. Safe to call twice, and from any thread."""
+        self._worker.close()

@@ -1,0 +1,177 @@
+"""Problems that production ran without a record of their own, noted for a search to tune.
+
+Only where the environment asks for it: TUNER_RECORD_MISSES=1 notes them in the user's data folder,
+any other value is the folder to use. They are noted in memory when a shape is met first, and
+written at exit. Every process writes a file of its own, whole or not at all, so that none waits
+for another.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import secrets
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kernels.attention.problem import Problem
+from tuner.store.errors import StoreError
+from tuner.store.files import write_atomically
+from tuner.target import Target
+
+VARIABLE = "TUNER_RECORD_MISSES"
+
+_logger = logging.getLogger("tuner")
+
+_FORMAT = 1
+_MOST = 4096  # problems noted in one process
+_OFF = ("", "0")
+
+
+@dataclass(frozen=True, order=True)
+class Miss:
+    """A problem met on some hardware, and where its config came from instead."""
+
+    problem: Problem
+    hardware: str  # Hardware.key
+    gpu_name: str
+    source: str
+
+    @property
+    def key(self) -> tuple[Problem, str]:
+        return self.problem, self.hardware
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What a folder holds."""
+
+    misses: tuple[Miss, ...]  # one for each problem and hardware, in a fixed order
+    files: tuple[tuple[Path, int], ...]  # those that were read, and when they had been changed
+
+
+_found: dict[tuple[Problem, str], Miss] = {}
+_written: set[tuple[Problem, str]] = set()
+_at_exit = False
+
+
+def note(problem: Problem, target: Target, source: str) -> None:
+    """Remember that `problem` was served by a config from `source`, if that is asked for."""
+    global _at_exit
+    if os.environ.get(VARIABLE, "") in _OFF or len(_found) >= _MOST:
+        return
+    miss = Miss(problem, target.hardware.key, target.gpu_name, source)
+    _found.setdefault(miss.key, miss)
+    if not _at_exit:
+        _at_exit = True
+        atexit.register(_flush_at_exit)
+
+
+def folder() -> Path:
+    """Where misses are kept."""
+    chosen = os.environ.get(VARIABLE, "")
+    if chosen not in (*_OFF, "1"):
+        return Path(chosen)
+    from platformdirs import user_data_path
+
+    return Path(user_data_path("attention-tuner", appauthor=False)) / "misses"
+
+
+def flush() -> Path | None:
+    """Write what this process noted and the folder does not hold yet.
+
+    Returns:
+        The file written; None if there was nothing to write.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    unwritten = [miss for key, miss in list(_found.items()) if key not in _written]
+    if not unwritten:
+        return None
+    where = folder()
+    held = {miss.key for miss in read(where).misses}
+    new = [miss for miss in unwritten if miss.key not in held]
+    path = _write(where, new) if new else None
+    _written.update(miss.key for miss in unwritten)
+    return path
+
+
+def read(where: Path) -> Noted:
+    """All misses in a folder; a file that is none is passed over with a warning in the log."""
+    found: dict[tuple[Problem, str], Miss] = {}
+    files: list[tuple[Path, int]] = []
+    for path in sorted(where.glob("*.json")):
+        try:
+            changed = path.stat().st_mtime_ns
+            misses = _decode(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            _logger.warning("%s holds no misses (%s); passed over", path, error)
+            continue
+        files.append((path, changed))
+        for miss in misses:
+            found.setdefault(miss.key, miss)
+    return Noted(tuple(sorted(found.values())), tuple(files))
+
+
+def settle(where: Path, noted: Noted, open_: Iterable[Miss]) -> None:
+    """Keep only the `open_` ones of what was `noted`; what was added since stays.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    remaining = list(open_)
+    if remaining:
+        _write(where, remaining)
+    for path, changed in noted.files:
+        try:
+            if path.stat().st_mtime_ns == changed:
+                path.unlink()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise StoreError(f"{path} cannot be removed: {error.strerror}") from None
+
+
+def _write(where: Path, misses: Iterable[Miss]) -> Path:
+    path = where / f"{os.getpid()}-{secrets.token_hex(6)}.json"
+    document = {"format": _FORMAT, "misses": [asdict(miss) for miss in sorted(misses)]}
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{where} cannot be made: {error.strerror}") from None
+    write_atomically(path, json.dumps(document, indent=1) + "\n")
+    return path
+
+
+def _decode(document: Any) -> list[Miss]:
+    if document["format"] != _FORMAT:
+        raise ValueError(f"format is {document['format']!r}, but must be {_FORMAT}")
+    return [
+        Miss(
+            Problem(**form["problem"]),
+            *(str(form[name]) for name in ("hardware", "gpu_name", "source")),
+        )
+        for form in document["misses"]
+    ]
+
+
+def _flush_at_exit() -> None:
+    try:
+        flush()
+    except StoreError as error:
+        _logger.warning("misses are lost: %s", error)
+
+
+def _forget() -> None:
+    """A fork's child notes its own."""
+    _found.clear()
+    _written.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

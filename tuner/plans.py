@@ -1,0 +1,187 @@
+"""How calls of one shape are served: found once, by the records in force or a pinned config, and
+kept until those change."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels.attention import registry
+from kernels.attention.problem import Problem, Specialization
+from kernels.attention.template import Binary, CompileError, Template
+from tuner import device, misses, repetition, resolve, snapshot
+from tuner.resolve import Resolution
+from tuner.target import Target
+from tuner.trial import Candidate
+
+_logger = logging.getLogger("tuner")
+
+DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+
+
+class UntunedWarning(UserWarning):
+    """Attention runs by a config that was not tuned for this kernel, Triton and hardware."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How calls of one shape are served: by a binary of a template, or (None) by SDPA."""
+
+    template: Template | None
+    binary: Binary | None
+    refusal: str = ""
+
+
+_Key = tuple[Any, ...]
+_plans: dict[_Key, Plan] = {}
+_former: dict[_Key, Plan] = {}  # the plans before the last renewal
+_pinned: tuple[Candidate, ...] = ()
+_warned: set[tuple[Any, ...]] = set()
+_lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+def plan_for(q: Tensor, k: Tensor, v: Tensor, causal: bool, lse: bool) -> Plan:
+    """How a call with these tensors, (batch, heads, seqlen, headdim) each, is served."""
+    key = _key(q, k, v, causal, lse)
+    return _plans.get(key) or _make(key, q, k, v, causal, lse)
+
+
+def known(q: Tensor, k: Tensor, v: Tensor, causal: bool, lse: bool) -> Plan | None:
+    """The plan for such a call, if there is one already."""
+    return _plans.get(_key(q, k, v, causal, lse))
+
+
+def renew(change: Callable[[], None]) -> None:
+    """Make `change` to what plans follow from; every shape is planned anew at its next call, except
+    inside a CUDA graph that is being captured, which goes on as it began."""
+    global _former
+    with _lock:
+        change()
+        _former = {**_former, **_plans} if len(_former) < 1024 else dict(_plans)
+        _plans.clear()
+        repetition.forget()
+
+
+def pin(candidates: tuple[Candidate, ...]) -> None:
+    """Serve by the first of `candidates` that can, instead of what the records say; call it within
+    `renew`."""
+    global _pinned
+    _pinned = candidates
+
+
+def resolution_for(target: Target, problem: Problem) -> Resolution:
+    """Which config serves `problem` on `target`: a pinned one, else the records' choice.
+
+    Raises:
+        LookupError: no template serves it.
+    """
+    for candidate in _pinned:
+        if resolve.usable(candidate, problem, target.hardware.capability):
+            return Resolution("pinned", candidate, "tuner.pin() says so")
+    resolution = snapshot.current().resolve(target, problem)
+    if _pinned:
+        return replace(resolution, reason=f"the pinned config cannot; {resolution.reason}")
+    return resolution
+
+
+def _key(q: Tensor, k: Tensor, v: Tensor, causal: bool, lse: bool) -> _Key:
+    return (q.device.index, q.dtype, q.shape, k.shape, v.shape[3], causal, lse)
+
+
+def _make(key: _Key, q: Tensor, k: Tensor, v: Tensor, causal: bool, lse: bool) -> Plan:
+    with _lock:
+        plan = _plans.get(key)
+        if plan is not None:
+            return plan
+        if torch.cuda.is_current_stream_capturing():
+            if key in _former:
+                return _former[key]
+        else:
+            renew_if_changed()
+        plan = _plans[key] = _find(q, k, v, causal, lse)
+        return plan
+
+
+def renew_if_changed(at_once: bool = False) -> None:
+    """Take up the records again if the database changed since they were read. Looks every few
+    seconds at most, unless `at_once`."""
+    with _lock:
+        fresh = snapshot.newer(at_once)
+        if fresh is not None:
+            renew(lambda: snapshot.replace(fresh))
+
+
+def _find(q: Tensor, k: Tensor, v: Tensor, causal: bool, lse: bool) -> Plan:
+    if q.dtype not in DTYPES:
+        return Plan(None, None, f"the inputs are {q.dtype}, templates take float16 and bfloat16")
+    batch, heads, seqlen_q, headdim = q.shape
+    if v.shape[3] != headdim:
+        return Plan(
+            None, None, f"v has headdim {v.shape[3]} and q {headdim}, no template takes both"
+        )
+    target = device.detect(q.device.index)
+    try:
+        problem = Problem(
+            headdim, max(seqlen_q, k.shape[2], 1), causal, DTYPES[q.dtype],
+            max(batch, 1), max(heads, 1),
+        )  # fmt: skip
+        resolution = resolution_for(target, problem)
+    except LookupError as error:
+        return Plan(None, None, str(error))
+    _logger.debug("%s: %s, %s", problem, resolution.source, resolution.reason)
+    if q.numel() and k.numel():
+        _report(target, problem, resolution)
+    capability = target.hardware.capability
+    specialization = replace(problem.specialization, lse=lse)
+    tried = resolution.candidate
+    try:
+        return _load(tried, specialization, capability)
+    except CompileError as error:
+        template = registry.get(tried.template)
+        default = Candidate(tried.template, template.default(problem, capability))
+        _logger.warning("%s does not compile here (%s): using the default", tried, error)
+    try:
+        return _load(default, specialization, capability)
+    except CompileError as error:
+        return Plan(None, None, f"the {default.template} kernel does not compile here: {error}")
+
+
+def _report(target: Target, problem: Problem, resolution: Resolution) -> None:
+    """Note a problem that has no record of its own; warn of one that has none near either."""
+    source = resolution.source
+    if source not in ("exact", "pinned"):
+        misses.note(problem, target, source)
+    key = (problem.headdim, problem.causal, problem.dtype, target.hardware, source)
+    if source in ("stale", "family", "default") and key not in _warned:
+        _warned.add(key)
+        warnings.warn(
+            f"attention for {problem} runs by a {source} config: {resolution.reason} "
+            "(`tuner search` tunes it; said once for this headdim, mask and dtype)",
+            UntunedWarning,
+            stacklevel=9,
+        )
+
+
+@lru_cache(maxsize=256)
+def _load(candidate: Candidate, specialization: Specialization, capability: int) -> Plan:
+    """One binary for all shapes that share it: an unseen seqlen compiles and loads nothing."""
+    template = registry.get(candidate.template)
+    return Plan(template, template.compile(specialization, candidate.config, capability))

@@ -1,0 +1,72 @@
+"""What a search would take, roughly: so many trials, so long."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import fmean
+
+from kernels.attention.problem import Problem
+from tuner.search.candidates import enumerate_candidates
+from tuner.search.options import Options
+from tuner.trial import Trial
+
+# Of a trial on an H100 and a core of its host, by the recorded spaces; and what every search takes
+# besides: starting the processes, and the finals.
+_COMPILE_S, _EVALUATE_S = 1.3, 0.06
+_BESIDES_S = 15.0
+
+# Trials from which their own times are believed.
+_ENOUGH = 10
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of searching one problem."""
+
+    trials: int
+    seconds: float  # wall clock, with as many compilers as `cores`
+    cores: int
+    measured: bool  # by trials in the database; else what is typical
+
+    def __str__(self) -> str:
+        basis = "by its trials so far" if self.measured else "typically"
+        return (
+            f"about {self.seconds:.0f} s for {self.trials} trials with {self.cores} cores, {basis}"
+        )
+
+
+def estimate(
+    problem: Problem, capability: int, known: Iterable[Trial] = (), cores: int | None = None
+) -> Cost:
+    """The cost of a search of `problem` from nothing.
+
+    Args:
+        known: trials of it, or of one like it.
+        cores: None: those of this machine.
+    """
+    feasible = enumerate_candidates(problem.specialization, capability).feasible
+    trials = Options().wanted(len(feasible))
+    cores = cores or os.cpu_count() or 1
+    timed = [
+        (trial.compile_s, trial.evaluate_s)
+        for trial in known
+        if trial.compile_s is not None and trial.evaluate_s is not None
+    ]
+    measured = len(timed) >= _ENOUGH
+    compile_s, evaluate_s = _COMPILE_S, _EVALUATE_S
+    if measured:
+        compile_s, evaluate_s = (fmean(column) for column in zip(*timed))
+    # Compiling goes on beside evaluating: the slower of the two decides.
+    seconds = _BESIDES_S + trials * max(compile_s / cores, evaluate_s)
+    return Cost(trials, seconds, cores, measured)
+
+
+def command(problem: Problem) -> str:
+    """The command line that searches exactly this problem."""
+    mask = "--causal" if problem.causal else "--no-causal"
+    return (
+        f"tuner search --hdim {problem.headdim} --seqlen {problem.seqlen} {mask} "
+        f"--dtype {problem.dtype} --batch {problem.batch} --heads {problem.heads}"
+    )

@@ -1,0 +1,1 @@
+"""Standalone files: a kernel with its tuned configs in one Python file, for people who vendor."""
