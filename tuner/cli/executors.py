@@ -17,9 +17,13 @@ def executor_for(
     gpus: str | None = None,
     executor: str | None = None,
     ray_address: str | None = None,
+    cold_l2: bool = False,
 ) -> Executor:
     """The executor of `--backend`, `--spaces`, `--gpus`, `--executor` and `--ray-address`, or of
     what this machine has.
+
+    Args:
+        cold_l2: time single launches with a cold L2.
 
     Raises:
         CommandError: it cannot be had; one sentence.
@@ -43,7 +47,7 @@ def executor_for(
         devices = _present(gpus, devices)
         backend = "cuda"
     try:
-        return open_executor(backend, spaces, devices or (0,), jobs, executor, ray_address)
+        return open_executor(backend, spaces, devices or (0,), jobs, executor, ray_address, cold_l2)
     except RuntimeError as error:
         raise CommandError(str(error)) from error
 

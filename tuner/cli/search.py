@@ -58,6 +58,13 @@ def search(
         typer.Option(metavar="N", parser=options.natural_number, help="Seed of the sampler."),
     ] = 0,
     template: Template = None,
+    objective: Annotated[
+        str,
+        typer.Option(
+            metavar="throughput|latency",
+            help="Many launches, or single ones with a cold L2, which need a --db of their own.",
+        ),
+    ] = "throughput",
     force: Annotated[
         bool,
         typer.Option(
@@ -111,11 +118,16 @@ def search(
     from tuner.cli.tables import console, print_records, time_line
     from tuner.device import has_gpu
     from tuner.search import driver, samplers
+    from tuner.search.objective import OBJECTIVES, conflict
     from tuner.search.options import Options
     from tuner.store.layers import Layers
 
     options.one_of("--sampler", sampler, samplers.NAMES)
-    with executor_for(backend, spaces, None, gpus, executor, ray_address) as opened:
+    options.one_of("--objective", objective, OBJECTIVES)
+    latency = objective == "latency"
+    if latency and db is None:
+        raise CommandError("--objective is latency, but that needs a --db for its records alone")
+    with executor_for(backend, spaces, None, gpus, executor, ray_address, latency) as opened:
         missed = Missed(asked, opened) if from_misses else None
         problems = asked.grid() if missed is None else missed.problems
         served = [problem for problem in problems if opened.refuse(problem) is None]
@@ -129,6 +141,8 @@ def search(
             budget_s = max(1.0, budget_s - (time.monotonic() - began))
         settings = Options(trials, budget_s, sampler, seed, force, templates)
         with Layers.open(db) as layers, watching(as_json) as watch:
+            if opened.origin == "cuda" and (why := conflict(layers.store, objective)):
+                raise CommandError(f"{why}: give another --db")
             watch.say(opened.announce())
             if missed is not None:
                 problems = missed.plan(served, layers.standing())

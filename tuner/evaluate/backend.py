@@ -19,12 +19,13 @@ def open_executor(
     jobs: int | None = None,
     executor: str | None = None,
     ray_address: str | None = None,
+    cold_l2: bool = False,
 ) -> Executor:
     """The executor by name; None takes the GPU if there is one, unless `spaces` asks for a replay.
 
     Args:
         spaces: folder of recorded spaces; None: those that come with the package.
-        devices, jobs: see `LocalExecutor`.
+        devices, jobs, cold_l2: see `LocalExecutor`.
         executor: `local`, as None, or `ray`: on a cluster, whose GPUs count instead of ours. There
             a replay is a rehearsal: by actors and tasks, as if measured.
         ray_address: see `RayExecutor`.
@@ -41,12 +42,16 @@ def open_executor(
         backend = "cuda" if spaces is None and has else "replay"
     if backend not in NAMES:
         raise ValueError(f"backend is {backend!r}, but must be one of {', '.join(NAMES)}")
+    if cold_l2 and backend == "replay":
+        raise RuntimeError("recorded spaces are of a warm L2, so latency cannot be replayed")
+    if cold_l2 and executor == "ray":
+        raise RuntimeError("executor is ray, but latency is measured on this machine alone")
     if executor == "ray":
         return _on_cluster(backend, spaces, ray_address)
     if backend == "cuda":
         from tuner.evaluate.local import LocalExecutor
 
-        return LocalExecutor(devices, jobs)
+        return LocalExecutor(devices, jobs, cold_l2=cold_l2)
     from tuner.evaluate.replay import ReplayExecutor
 
     return ReplayExecutor(spaces)

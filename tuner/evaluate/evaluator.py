@@ -115,6 +115,7 @@ class Evaluator:
             dropped={**dropped, **{c: r for c, r in zip(left, reply["dropped"]) if r}},
             seconds=time.perf_counter() - began,
             absent={**absent, **reply["absent"]},
+            throttles=tuple(reply.get("throttles", ())),
         )
 
     def close(self) -> None:

@@ -83,6 +83,7 @@ def serve(target: Target, bench: Bench) -> Mapping[str, Handler]:
             "dropped": [result.dropped.get(c) for c in candidates],
             "peers": result.peers,
             "absent": result.absent,
+            "throttles": result.throttles,
             "seconds": result.seconds,
         }
 

@@ -114,6 +114,7 @@ class Laboratory:
         began = time.perf_counter()
         note("making inputs")
         gate = self._gate(problem)
+        self._stopwatch.sensor.take_throttles()
         ours: dict[Candidate, Lane] = {}
         differences: dict[Candidate, float] = {}
         dropped: dict[Candidate, str] = {}
@@ -161,6 +162,7 @@ class Laboratory:
             dropped=dropped,
             seconds=time.perf_counter() - began,
             absent=absent,
+            throttles=self._stopwatch.sensor.take_throttles(),
         )
 
     def _gate(self, problem: Problem) -> Gate:

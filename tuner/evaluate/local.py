@@ -56,6 +56,7 @@ class LocalExecutor(Executor):
             raise ValueError("devices is empty, but at least one GPU is needed")
         if gpu_options is None and gpu_factory == FACTORY:
             gpu_options = {"cold_l2": cold_l2}
+        self.cold = cold_l2
         self._devices = tuple(devices)
         self._evaluators = [
             Evaluator(
@@ -87,7 +88,8 @@ class LocalExecutor(Executor):
         count = f"{len(self._evaluators)}× " if len(self._evaluators) > 1 else ""
         return (
             f"Measuring on {count}{target.gpu_name} ({target.hardware}), "
-            f"Triton {target.triton}, torch {target.torch}, driver {target.driver}."
+            f"Triton {target.triton}, torch {target.torch}, driver {target.driver}"
+            f"{', single launches with a cold L2' if self.cold else ''}."
         )
 
     def refuse(self, problem: Problem) -> str | None:

@@ -137,7 +137,8 @@ class _Search:
         exploration.seconds = Seconds()
         problem, incumbent = exploration.problem, incumbent_of(exploration, self._seeds)
         own = [incumbent.candidate] if incumbent else []
-        exploration.require([*own, *neighbours.nearest(problem, self._seeds)])
+        others = [record for record in self._seeds if record is not incumbent]
+        exploration.require([*own, *neighbours.nearest(problem, others)])
         self._forerunner.plan(self._coming(index))
         exploration.run(self._observer, index, len(self._problems), self._budget, problems)
         final = begin(exploration, incumbent, self._rounds, self._observer)

@@ -19,6 +19,7 @@ from tuner.search.budget import Budget
 from tuner.search.candidates import CandidateSet
 from tuner.search.events import Observer, ProblemStarted, Seconds, TrialEnded
 from tuner.search.forerun import Binaries, Forerunner, Job
+from tuner.search.objective import MARK
 from tuner.search.proposals import Proposals
 from tuner.search.space import search_space
 from tuner.store import Store
@@ -27,7 +28,7 @@ from tuner.trial import Candidate, Outcome, Trial
 # Proposals under way at once while there are fewer trials than that: a model that learns from each
 # trial before it proposes the next is within 2 % of the best in less than half the evaluations
 # (docs/samplers.md, batches of 16). What the cores could compile besides is left to the forerunner.
-_LEAST_AHEAD = 4
+_LEAST_AHEAD = 8
 _LIKELY = 32  # candidates that the model thinks of next, for idle compilers
 _LAST_EVALUATION_S = 1.0  # that is waited for when time is up
 
@@ -211,6 +212,7 @@ class Exploration:
             ahead = len(self._compiling) + len(self._ready)
             if ahead >= (most if self._proposals.seeded else window):
                 break
+            self._proposals.favour(self._forerunner.compiled(self.problem.specialization))
             candidate = self._proposals.next()
             if candidate is None:
                 break
@@ -279,7 +281,7 @@ class Exploration:
             outcome=last.outcome,
             origin=self.executor.origin,
             measured_at=utc_now(),
-            reason=last.reason,
+            reason=last.reason or (MARK if self.executor.cold and evaluated else ""),
             measurement=evaluated.measurement if evaluated else None,
             resources=compiled.resources,
             compile_s=compiled.seconds,

@@ -57,6 +57,11 @@ class Forerunner:
                 self._asked.add(binary)
                 self._under_way[self._executor.compile(problem, candidate)] = job
 
+    def compiled(self, specialization: Specialization) -> list[Candidate]:
+        """Candidates whose binaries for `specialization` are there."""
+        self._reap()
+        return [candidate for candidate, of in self._binaries if of == specialization]
+
     def take_seconds(self) -> float:
         """CPU seconds of compilations that ended since the last call."""
         self._reap()

@@ -34,9 +34,9 @@ def winners(problem: Problem, records: Iterable[Record]) -> list[Candidate]:
 
 
 def nearest(problem: Problem, records: Iterable[Record]) -> list[Candidate]:
-    """What would serve `problem` if it had no record: the winners for the nearest problems."""
-    others = [record for record in records if record.problem != problem]
-    return winners(problem, others)[:_NEAREST]
+    """What would serve `problem` without a record of its own among `records`: the winners for the
+    nearest problems, and for itself under another Triton."""
+    return winners(problem, records)[:_NEAREST]
 
 
 def prior(

@@ -102,6 +102,16 @@ class Proposals:
             found += [feasible[index] for index in more if feasible[index] in self._unseen]
         return list(dict.fromkeys(found))[:count]
 
+    def favour(self, candidates: Iterable[Candidate]) -> None:
+        """Prefer `candidates`, which cost less to try than others, where there is little between
+        them."""
+        from tuner.search.surrogate import SurrogateSampler
+
+        sampler = self._study.sampler
+        if isinstance(sampler, SurrogateSampler):
+            known = self._space.candidates
+            sampler.cheap = {known.rank(c) for c in candidates if c in self._unseen}
+
     def next(self) -> Candidate | None:
         """An unseen candidate, or None when there is none left."""
         if self.seeded:

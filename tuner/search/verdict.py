@@ -13,6 +13,7 @@ from tuner.record import Record, Rival
 from tuner.search import finals
 from tuner.search.events import FinalsStarted, Observer
 from tuner.search.exploration import Exploration, utc_now
+from tuner.search.objective import MARK
 from tuner.trial import Candidate, Outcome
 
 # The fastest of the exploration that reach the finals; those that must be tried join them.
@@ -134,7 +135,7 @@ def _record(
             )
         ),
         tied=tuple(map(str, verdict.tied)),
-        note="; ".join(filter(None, (_note(verdict, default), _cut_short(exploration)))),
+        note="; ".join(filter(None, _notes(exploration, race, verdict, default))),
         supersedes=_superseded(exploration, race, incumbent),
     )
 
@@ -153,6 +154,17 @@ def _superseded(exploration: Exploration, race: Race, incumbent: Record | None) 
     return ()
 
 
+def _notes(
+    exploration: Exploration, race: Race, verdict: finals.Verdict, default: Candidate | None
+) -> tuple[str, ...]:
+    return (
+        MARK if exploration.executor.cold else "",
+        _note(verdict, default),
+        _throttled(race),
+        _cut_short(exploration),
+    )
+
+
 def _note(verdict: finals.Verdict, default: Candidate | None) -> str:
     if verdict.kept_default:
         return "the default is kept: no candidate was faster beyond the noise"
@@ -161,6 +173,10 @@ def _note(verdict: finals.Verdict, default: Candidate | None) -> str:
     if verdict.winner == default:
         return "the default is the fastest"
     return ""
+
+
+def _throttled(race: Race) -> str:
+    return f"clocks were held down by {' and '.join(race.throttles)}" if race.throttles else ""
 
 
 def _cut_short(exploration: Exploration) -> str:

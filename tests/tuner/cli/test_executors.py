@@ -44,7 +44,9 @@ def test_the_gpus_that_are_opened(
 ) -> None:
     opened = []
     monkeypatch.setattr("tuner.device.gpu_count", lambda: count)
-    monkeypatch.setattr(local, "LocalExecutor", lambda devices, jobs: opened.append(devices))
+    monkeypatch.setattr(
+        local, "LocalExecutor", lambda devices, jobs, cold_l2: opened.append(devices)
+    )
     executor_for("cuda", None, gpus=gpus)
     assert opened == [devices]
 
