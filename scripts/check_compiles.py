@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -23,9 +22,10 @@ import tuner  # noqa: F401  (lets Hugging Face's `kernels`, if installed, share 
 from kernels.attention import registry
 from kernels.attention.capability import limits
 from kernels.attention.config import Config
-from kernels.attention.problem import DTYPES, GRID_SEQLENS, HEADDIMS, Problem, Specialization
+from kernels.attention.problem import DTYPES, Specialization
 from kernels.attention.template import CompileError
 from tuner.record import standing
+from tuner.search.plan import plan
 from tuner.store import Store
 
 CAPABILITIES = (80, 89, 90, 100, 120)
@@ -44,7 +44,7 @@ def jobs(capabilities: tuple[int, ...]) -> list[Job]:
     for name in registry.names():
         template = registry.get(name)
         for capability in capabilities:
-            for problem in _grid():
+            for problem in plan(dtypes=DTYPES):
                 specialization = problem.specialization
                 if template.supports(specialization, capability) is None:
                     config = template.default(problem, capability)
@@ -58,10 +58,15 @@ def jobs(capabilities: tuple[int, ...]) -> list[Job]:
     return list(found)
 
 
-def check(job: Job) -> str | None:
-    """What is wrong with a job, in one line; None if nothing."""
+def allowed_spills() -> int:
+    """Bytes a thread that a kernel for Hopper may spill under the installed Triton."""
     import triton
 
+    return 0 if triton.__version__.startswith(OLDEST) else SPILLS
+
+
+def check(job: Job) -> str | None:
+    """What is wrong with a job, in one line; None if nothing."""
     name, specialization, config, capability = job
     what = f"sm_{capability} {specialization} {name}({config})"
     try:
@@ -75,7 +80,7 @@ def check(job: Job) -> str | None:
         return None
     if "wgmma.mma_async" not in binary.kernel.asm["ptx"]:
         return f"{what}: no wgmma"
-    allowed = 0 if triton.__version__.startswith(OLDEST) else SPILLS
+    allowed = allowed_spills()
     if binary.resources.spills > allowed:
         return f"{what}: spills {binary.resources.spills} bytes, more than {allowed}"
     return None
@@ -96,14 +101,6 @@ def main() -> int:
         print(line, file=sys.stderr)
     print(f"Triton {triton.__version__}: {len(todo) - len(wrong)} of {len(todo)} compile")
     return 1 if wrong or not todo else 0
-
-
-def _grid() -> Iterator[Problem]:
-    for headdim in HEADDIMS:
-        for seqlen in GRID_SEQLENS:
-            for causal in (True, False):
-                for dtype in DTYPES:
-                    yield Problem.on_grid(headdim, seqlen, causal, dtype)
 
 
 if __name__ == "__main__":

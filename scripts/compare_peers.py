@@ -17,17 +17,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import product
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
-from kernels.attention.problem import DTYPES, GRID_SEQLENS, HEADDIMS, Problem
+from kernels.attention.problem import DTYPES, Problem
 from tuner.bench import HEADLINE, OURS, Lap, Report, Row, bench
 from tuner.evaluate.inputs import Inputs
 from tuner.evaluate.stopwatch import Launch
+from tuner.search.plan import plan
 from tuner.store.files import write_atomically
 
 
@@ -43,7 +43,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if not set(dtypes) <= set(DTYPES):
         parser.error(f"--dtype is {options.dtype}, but must be some of {', '.join(DTYPES)}")
     report = bench(
-        problems=grid(dtypes) if options.grid else headline(dtypes),
+        problems=plan(dtypes=dtypes) if options.grid else headline(dtypes),
         rounds=options.rounds,
         sustained=not options.grid,
         further=flex if options.flex else None,
@@ -56,11 +56,6 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def headline(dtypes: Sequence[str]) -> list[Problem]:
     return [replace(problem, dtype=dtype) for dtype in dtypes for problem in HEADLINE]
-
-
-def grid(dtypes: Sequence[str]) -> list[Problem]:
-    points = product(dtypes, HEADDIMS, (True, False), GRID_SEQLENS)
-    return [Problem.on_grid(dim, seqlen, causal, dtype) for dtype, dim, causal, seqlen in points]
 
 
 @cache

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import geometric_mean
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
@@ -80,19 +81,13 @@ def table(records: Sequence[Record]) -> str:
             else "–"
             for name in names
         ]
-        ratio = (
-            f"{min(p.median_ms for p in record.peers) / record.measurement.median_ms:.2f}"
-            if record.peers
-            else "–"
-        )
+        ratio = f"{to_best(record):.2f}" if record.peers else "–"
         ours = with_spread(record.problem, record.measurement.median_ms, record.measurement.spread)
         lines.append(
             f"| {record.problem} | **{ours}** | {' | '.join(cells)} | {ratio} "
             f"| {record.candidate} |"
         )
-    ratios = [
-        min(p.median_ms for p in r.peers) / r.measurement.median_ms for r in records if r.peers
-    ]
+    ratios = [to_best(record) for record in records if record.peers]
     if ratios:
         lines += [
             "",
@@ -111,6 +106,11 @@ def table(records: Sequence[Record]) -> str:
             "TFLOP/s, median of interleaved rounds ± half the interquartile range."
         )
     return "\n".join(lines)
+
+
+def to_best(record: Record) -> float:
+    """Our rate over that of the best peer of the same rounds."""
+    return min(peer.median_ms for peer in record.peers) / record.measurement.median_ms
 
 
 def with_spread(problem: Problem, median_ms: float, spread: float) -> str:
@@ -155,7 +155,7 @@ def draw(records: Sequence[Record], output: Path) -> None:
     figure.savefig(output, metadata={"Date": None} if output.suffix == ".svg" else None)
 
 
-def panel(axis, records: Sequence[Record], headdim: int, causal: bool) -> None:  # type: ignore[no-untyped-def]
+def panel(axis: Any, records: Sequence[Record], headdim: int, causal: bool) -> None:
     shown = [r for s in GRID_SEQLENS if (r := find(records, headdim, s, causal)) is not None]
     series: list[tuple[str, list[tuple[float, float] | None]]] = [
         ("ours", [(r.measurement.median_ms, r.measurement.spread) for r in shown])

@@ -181,8 +181,9 @@ def read_case(path: Path) -> Case:
         header.template, registry.get(header.template).default(header.problem, hardware.capability)
     )
     card = header.target.gpu_name.split()[1]
+    of = "" if header.template == "portable" else f" {header.template}"
     return Case(
-        f"{card} {header.problem}",
+        f"{card} {header.problem}{of}",
         search_space(candidates, header.problem, hardware),
         trials,
         default if default in candidates else None,
@@ -229,6 +230,7 @@ def neighbours(case: Case, known: Iterable[Case]) -> list[Candidate]:
         other
         for other in known
         if other.name != case.name
+        and other.trials[0].candidate.template == case.trials[0].candidate.template
         and replace(other.trials[0].problem, seqlen=1, batch=1, heads=1)
         == replace(problem, seqlen=1, batch=1, heads=1)
     ]
@@ -243,6 +245,7 @@ def nearest(case: Case, known: Iterable[Case]) -> Case | None:
         for other in known
         if other.trials[0].problem.specialization == mine.problem.specialization
         and other.trials[0].target == mine.target
+        and other.trials[0].candidate.template == mine.candidate.template
         and other.name != case.name
     ]
 

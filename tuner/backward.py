@@ -6,6 +6,7 @@ A gradient of lse is a softmax too: ∂lse/∂q·k = P, so that it asks for scal
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -76,14 +77,10 @@ def gradients(
         q, k, v, causal, causal_offset, sm_scale: what the forward got.
         out, lse: what it returned; lse is empty if it was not wanted.
     """
-    mask = causal, causal_offset, sm_scale
     if q.numel() == 0 or k.numel() == 0:
         return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-    if q.is_cuda:
-        with torch.cuda.device(q.device):
-            found = _gradients(grad_out, grad_lse, q, k, v, out, lse, *mask)
-    else:
-        found = _gradients(grad_out, grad_lse, q, k, v, out, lse, *mask)
+    with torch.cuda.device(q.device) if q.is_cuda else nullcontext():
+        found = _gradients(grad_out, grad_lse, q, k, v, out, lse, causal, causal_offset, sm_scale)
     grad_q, grad_k, grad_v = (_as(tensor, grad) for tensor, grad in zip((q, k, v), found))
     return grad_q, grad_k, grad_v
 

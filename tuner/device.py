@@ -76,6 +76,13 @@ def has_gpu() -> bool:
         pynvml.nvmlShutdown()
 
 
+def gpu_count() -> int:
+    """How many NVIDIA GPUs this process may use. Creates no CUDA context."""
+    import torch
+
+    return int(torch.cuda.device_count())
+
+
 def _torch_sees_gpu() -> bool:
     try:
         import torch

@@ -21,6 +21,7 @@ from typing import Any
 from kernels.attention.problem import Problem
 from tuner.store.errors import StoreError
 from tuner.store.files import write_atomically
+from tuner.store.locations import data_folder
 from tuner.target import Target
 
 VARIABLE = "TUNER_RECORD_MISSES"
@@ -76,9 +77,7 @@ def folder() -> Path:
     chosen = os.environ.get(VARIABLE, "")
     if chosen not in (*_OFF, "1"):
         return Path(chosen)
-    from platformdirs import user_data_path
-
-    return Path(user_data_path("attention-tuner", appauthor=False)) / "misses"
+    return data_folder() / "misses"
 
 
 def flush() -> Path | None:

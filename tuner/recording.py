@@ -11,6 +11,7 @@ from tuner.evaluate.space_file import file_name, write_space
 from tuner.record import Record
 from tuner.search import driver
 from tuner.search.events import Observer
+from tuner.search.options import Options
 from tuner.store.database import Store
 
 ROUNDS = 15
@@ -32,7 +33,7 @@ def record_spaces(
         StoreError: the database cannot be written.
         SpaceError, OSError: a file cannot be written.
     """
-    settings = driver.Options(sampler="exhaustive", templates=templates, rounds=ROUNDS)
+    settings = Options(sampler="exhaustive", templates=templates, rounds=ROUNDS)
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for problem in problems:

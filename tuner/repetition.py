@@ -83,12 +83,14 @@ def remember(
     v: Tensor,
     causal: bool,
     sm_scale: float | None,
-    launch: Launch,
+    launch: Launch | None,
     entry: object = None,
     lse_shape: tuple[int, ...] | None = None,
 ) -> None:
-    """Serve calls like this one by `launch`. It was prepared for q's device, and writes an lse of
-    `lse_shape` unless that is None."""
+    """Serve calls like this one by `launch`, unless that is None. It was prepared for q's device,
+    and writes an lse of `lse_shape` unless that is None."""
+    if launch is None:
+        return
     if len(_launches) >= _KEPT:
         _launches.clear()
     key = (

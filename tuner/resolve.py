@@ -5,7 +5,7 @@ Sources, first that applies:
     nearest  the same, for a seqlen within 2× and batch·heads within 4×
     stale    exact or nearest, but by another Triton or an older kernel: a hint, to be tuned again
     family   a record of other hardware of the same compute capability
-    default  the template's default
+    default  the default of the first template that serves it
 
 `pinned` is not found here: somebody said so.
 """
@@ -92,8 +92,8 @@ def _near(record: Record, target: Target, problem: Problem) -> Resolution | None
     mine = record.problem
     if (mine.headdim, mine.causal, mine.dtype) != (problem.headdim, problem.causal, problem.dtype):
         return None
-    seqlen_ratio = _ratio(mine.seqlen, problem.seqlen)
-    batch_heads_ratio = _ratio(mine.batch * mine.heads, problem.batch * problem.heads)
+    seqlen_ratio = ratio(mine.seqlen, problem.seqlen)
+    batch_heads_ratio = ratio(mine.batch * mine.heads, problem.batch * problem.heads)
     if seqlen_ratio > MAX_SEQLEN_RATIO or batch_heads_ratio > MAX_BATCH_HEADS_RATIO:
         return None
     if not usable(record.candidate, problem, target.hardware.capability):
@@ -147,5 +147,6 @@ def _default(problem: Problem, capability: int) -> Resolution:
     raise LookupError(f"no template serves {problem} on sm_{capability} ({'; '.join(refusals)})")
 
 
-def _ratio(a: int, b: int) -> float:
+def ratio(a: int, b: int) -> float:
+    """How many times the larger of two sizes is the smaller."""
     return max(a, b) / min(a, b)

@@ -57,8 +57,7 @@ def custom_attention_forward(
     out, _ = attention_forward(q, k, v, causal, 0, scale, strict=strict)
     if not (compiling or needs_gradients(q, k, v)):
         launch = prepared_launch(q, k, v, out, causal, 0, scale, False)
-        if launch is not None:
-            remember(q, k, v, causal, sm_scale, launch)
+        remember(q, k, v, causal, sm_scale, launch)
     return out
 
 
@@ -106,8 +105,7 @@ def attention(
     out, _ = attention_forward(q, k, v, is_causal, 0, factor, strict=strict)
     if not (compiling or needs_gradients(q, k, v)):
         launch = prepared_launch(q, k, v, out, is_causal, 0, factor, False)
-        if launch is not None:
-            remember(q, k, v, is_causal, scale, launch, entry)
+        remember(q, k, v, is_causal, scale, launch, entry)
     return out
 
 
@@ -157,9 +155,8 @@ def flash_attn_func(
     # The layout that the next call gets; another where the order of q's strides is ambiguous.
     if not (compiling or needs_gradients(q, k, v)) and result.stride() == empty_like(q).stride():
         launch = prepared_launch(*bhsd, out, causal, offset, scale, return_lse)
-        if launch is not None:
-            lse_shape = tuple(lse.shape) if lse is not None else None
-            remember(q, k, v, causal, softmax_scale, launch, entry, lse_shape)
+        lse_shape = tuple(lse.shape) if lse is not None else None
+        remember(q, k, v, causal, softmax_scale, launch, entry, lse_shape)
     return result if lse is None else (result, lse)
 
 

@@ -64,7 +64,7 @@ class Trial:
     outcome: Outcome
     origin: Origin
     measured_at: str  # UTC, ISO 8601, seconds
-    reason: str = ""  # one sentence for every outcome but ok
+    reason: str = ""  # one sentence for every outcome but ok; of ok, how it was measured
     measurement: Measurement | None = None  # ok and pruned
     resources: Resources | None = None  # whatever compiled
     compile_s: float | None = None

@@ -7,12 +7,13 @@ is compiled without a GPU and how it is launched. Importing it loads neither Tri
 from __future__ import annotations
 
 import math
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernels.attention import compiler, launching
+from kernels.attention.base_2 import in_base_2
 from kernels.attention.capability import limits
 from kernels.attention.compiler import Argument
 from kernels.attention.config import Config
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 _CAPABILITY = 90  # wgmma is sm_90a alone: nothing before has it, nothing after keeps it
 _ALIGNMENT = 8  # elements of 2 bytes in 16 bytes
 _ROWS = 64  # of queries in a consumer
-_LOG2_E = math.log2(math.e)
-_MIN_SCALE = 2.0**-126  # stands for 0, whose product with a masked score of −∞ would be NaN
 _MAX_FP32 = 2.0**127 * (2 - 2.0**-23)
 _GIANT = 2.0**27  # |m·scale| from which the shift is made exact by a power of two
 _STALE = 3.0  # log₂ 8: how far a row's maximum may grow before its stale value is replaced
@@ -52,6 +51,9 @@ _TALL_SEQLEN = 2048
 # From here on a loop of its own for blocks without a mask pays, at headdim 128: the code of two
 # loops no longer fits the instruction caches, which short sequences feel.
 _LONG_SEQLEN = 4096
+
+# Shapes that a process keeps the arithmetic of: it takes up to half a millisecond.
+_REMEMBERED = 1024
 
 _CONSTEXPRS = 13  # of hopper_kernel.attention_forward
 
@@ -180,8 +182,7 @@ def _work_out(
         return None
     keys = (batch, heads_kv, seqlen_k, headdim)
     shapes = ((batch, heads, seqlen_q, headdim), keys, keys)
-    scale = max(sm_scale * _LOG2_E, _MIN_SCALE) if sm_scale == sm_scale else sm_scale
-    coarse = math.ldexp(1.0, math.frexp(scale)[1]) if math.isfinite(scale) else scale
+    scale, coarse = in_base_2(sm_scale)
     limit = min(_GIANT / scale, _MAX_FP32)
     tiles = -(-seqlen_q // (_ROWS * int(binary.config["consumers"])))
     all_heads = batch * heads
@@ -208,7 +209,7 @@ def _multiprocessors(device: int) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-@cache
+@lru_cache(_REMEMBERED)
 def divisor(number: int) -> int:
     """`number` as hopper_schedule.divide takes it: a factor, and above its 32 bits a shift.
 
@@ -218,7 +219,7 @@ def divisor(number: int) -> int:
     return shift << 32 | -(-(1 << shift) // number)
 
 
-@cache
+@lru_cache(_REMEMBERED)
 def schedule(tiles: int, all_heads: int, multiprocessors: int, causal: bool) -> tuple[int, int]:
     """How hopper_schedule.py is to deal out the tiles: to how many programs, and pairs of heads.
 

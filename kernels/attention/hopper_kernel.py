@@ -69,21 +69,9 @@ class Result:
 
     @gluon.constexpr_function
     def __init__(
-        self,
-        out,
-        lse,
-        out_batch,
-        out_head,
-        out_row,
-        scale,
-        coarse,
-        limit,
-        stale,
-        LSE,
-        DEFER,
-        WHOLE_LOOP,
-        SPECULATE,
-    ):
+        self, out, lse, out_batch, out_head, out_row, scale, coarse, limit, stale,
+        LSE, DEFER, WHOLE_LOOP, SPECULATE,
+    ):  # fmt: skip
         self.out = out
         self.lse = lse
         self.out_batch = out_batch

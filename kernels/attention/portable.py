@@ -6,12 +6,12 @@ one is compiled without a GPU and how it is launched. Importing it loads neither
 
 from __future__ import annotations
 
-import math
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernels.attention import compiler, launching
+from kernels.attention.base_2 import in_base_2
 from kernels.attention.capability import limits, supported
 from kernels.attention.compiler import Argument
 from kernels.attention.config import Config, Value
@@ -23,10 +23,8 @@ from kernels.attention.version import version_hash
 if TYPE_CHECKING:
     from torch import Tensor
 
-_LOG2_E = math.log2(math.e)
 _ALIGNMENT = 8  # elements of 2 bytes in 16 bytes
 _OTHER_REGISTERS = 40  # of a thread, besides acc and s: p, the statistics of rows, addresses
-_MIN_SCALE = 2.0**-126  # stands for 0, whose product with a masked score of −∞ would be NaN
 
 _CONSTEXPRS = 11  # of portable_kernel.attention_forward
 
@@ -229,13 +227,6 @@ def _work_out(
     keys = (batch, heads_kv, seqlen_k, headdim)
     shapes = ((batch, heads, seqlen_q, headdim), keys, keys)
     return DirectLaunch(kernel, blocks, after, shapes, strides[:3])
-
-
-def in_base_2(sm_scale: float) -> tuple[float, float]:
-    """The kernel's scale and coarse for `sm_scale`, which is at least 0."""
-    scale = max(sm_scale * _LOG2_E, _MIN_SCALE) if sm_scale == sm_scale else sm_scale
-    coarse = math.ldexp(1.0, math.frexp(scale)[1]) if math.isfinite(scale) else scale
-    return scale, coarse
 
 
 def _registers(headdim: int, config: Config) -> int:

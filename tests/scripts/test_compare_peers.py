@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scripts.compare_peers import flex, grid, headline, text
+from scripts.compare_peers import flex, headline, text
 from tests.tuner.store.samples import TARGET
 from tuner.bench import HEADLINE, Lap, Report, Row
+from tuner.search.plan import plan
 
 
 def row(problem, ours, **peers):
@@ -31,7 +32,7 @@ def test_the_tables_have_spread_clock_power_and_the_ratio_to_the_best_peer():
 
 def test_the_problems():
     assert headline(["bf16"]) == [replace(problem, dtype="bf16") for problem in HEADLINE]
-    assert len(set(grid(["fp16", "bf16"]))) == 72
+    assert len(set(plan(dtypes=["fp16", "bf16"]))) == 72
 
 
 def test_flex_sees_what_a_causal_mask_shows(monkeypatch):

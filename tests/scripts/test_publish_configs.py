@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,15 @@ def test_what_we_ship_is_what_it_makes(tmp_path):
     main([str(shipped), "--output", str(tmp_path / "configs.db")])
     with Store.read_only(shipped) as ours, Store.read_only(tmp_path / "configs.db") as made:
         assert ours.records() == made.records()
+
+
+def test_problems_can_be_left_out_by_name(tmp_path, capsys):
+    record = samples.record(1)
+    other = samples.record(2, problem=replace(record.problem, seqlen=512))
+    source, out = database(tmp_path / "source.db", record, other), tmp_path / "out.db"
+    main([str(source), "--without", str(other.problem), "--output", str(out)])
+    with Store.read_only(out) as store:
+        assert store.records() == [record]
+    with pytest.raises(SystemExit):
+        main([str(source), "--without", "D1 S1", "--output", str(out)])
+    assert "--without is 'D1 S1', but no source has such a problem" in capsys.readouterr().err

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import warnings
 
 import pytest
@@ -14,6 +13,7 @@ torch = pytest.importorskip("torch", reason="the runtime is torch's")
 
 import tuner  # noqa: E402
 from kernels.attention.reference import attention_reference  # noqa: E402
+from tests.tuner.threads import in_threads  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -203,26 +203,16 @@ def test_inference_mode() -> None:
 
 
 def test_streams_and_threads_of_their_own() -> None:
-    failures: list[BaseException] = []
-
     def work(index: int) -> None:
-        try:
-            with torch.cuda.stream(torch.cuda.Stream()):
-                q, k, v = draw(64 + index, 100 + 7 * index, grad=index % 2 == 0)
-                for _ in range(20):
-                    out = tuner.attention(q, k, v)
-                    if index % 2 == 0:
-                        torch.autograd.grad(out.sum(), (q, k, v))
-                close(out, attention_reference(q, k, v, 1 / 8)[0])
-        except BaseException as error:
-            failures.append(error)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            q, k, v = draw(64 + index, 100 + 7 * index, grad=index % 2 == 0)
+            for _ in range(20):
+                out = tuner.attention(q, k, v)
+                if index % 2 == 0:
+                    torch.autograd.grad(out.sum(), (q, k, v))
+            close(out, attention_reference(q, k, v, 1 / 8)[0])
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures[0]
+    in_threads(work)
 
 
 @pytest.mark.skipif("torch.cuda.device_count() < 2", reason="needs two GPUs")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable
 
@@ -11,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the runtime is torch's")
 
 import tuner  # noqa: E402
+from tests.tuner.threads import in_threads  # noqa: E402
 from tuner import custom_attention_forward  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -244,25 +244,15 @@ def test_exported_with_a_free_seqlen() -> None:
 
 
 def test_eight_threads_each_with_shapes_of_its_own() -> None:
-    failures: list[BaseException] = []
-
     def work(index: int) -> None:
-        try:
-            stream = torch.cuda.Stream()
-            with torch.cuda.stream(stream):
-                for step in range(5):
-                    q, k, v = draw(1, 2, 64 + 10 * index + step, 64, seed=index)
-                    close(custom_attention_forward(q, k, v), expected(q, k, v))
-            stream.synchronize()
-        except BaseException as error:
-            failures.append(error)
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for step in range(5):
+                q, k, v = draw(1, 2, 64 + 10 * index + step, 64, seed=index)
+                close(custom_attention_forward(q, k, v), expected(q, k, v))
+        stream.synchronize()
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures[0]
+    in_threads(work)
 
 
 def test_a_hundred_seqlens_compile_nothing_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,6 +167,9 @@ def _line(event: Event) -> str:
     if isinstance(event, FinalsStarted):
         return f"  finals: {event.finalists} candidates in {event.rounds} interleaved rounds"
     record = event.record
+    if record is None and event.cut_short:
+        why = "time was up before its defaults and its neighbours' winners were tried"
+        return f"{event.problem}: {why}, so nothing is recorded"
     if record is None:
         reasons = "; ".join(f"{n}× {r}" for r, n in Counter(event.reasons).most_common(3))
         return f"{event.problem}: no candidate succeeded, the default stays in force ({reasons})"

@@ -6,24 +6,48 @@ from pathlib import Path
 
 from tuner.cli import options
 from tuner.cli.failure import CommandError
-from tuner.evaluate.backend import NAMES, open_executor
+from tuner.evaluate.backend import EXECUTORS, NAMES, open_executor
 from tuner.evaluate.executor import Executor
 
 
-def executor_for(backend: str | None, spaces: Path | None, jobs: int | None = None) -> Executor:
-    """The executor of `--backend` and `--spaces`, or of what this machine has.
+def executor_for(
+    backend: str | None,
+    spaces: Path | None,
+    jobs: int | None = None,
+    gpus: str | None = None,
+    executor: str | None = None,
+    ray_address: str | None = None,
+    cold_l2: bool = False,
+) -> Executor:
+    """The executor of `--backend`, `--spaces`, `--gpus`, `--executor` and `--ray-address`, or of
+    what this machine has.
+
+    Args:
+        cold_l2: time single launches with a cold L2.
 
     Raises:
         CommandError: it cannot be had; one sentence.
     """
     if backend is not None:
         options.one_of("--backend", backend, NAMES)
+    if executor is not None:
+        options.one_of("--executor", executor, EXECUTORS)
     if backend == "cuda" and spaces is not None:
         raise CommandError("--spaces is for replays, but --backend is cuda: give one of them")
     if spaces is not None and not spaces.is_dir():
         raise CommandError(f"--spaces is '{spaces}', but must be a folder of recorded spaces")
+    if ray_address is not None and executor != "ray":
+        raise CommandError(f"--ray-address is '{ray_address}', but needs --executor ray")
+    if gpus is not None and executor == "ray":
+        raise CommandError(f"--gpus is '{gpus}', but --executor ray uses all GPUs of the cluster")
+    if gpus is not None and (backend == "replay" or spaces is not None):
+        raise CommandError(f"--gpus is '{gpus}', but a replay needs no GPU")
+    devices = options.gpus(gpus)
+    if gpus is not None:
+        devices = _present(gpus, devices)
+        backend = "cuda"
     try:
-        return open_executor(backend, spaces, jobs=jobs)
+        return open_executor(backend, spaces, devices or (0,), jobs, executor, ray_address, cold_l2)
     except RuntimeError as error:
         raise CommandError(str(error)) from error
 
@@ -34,3 +58,16 @@ def needs_gpu(command: str) -> None:
 
     if not has_gpu():
         raise CommandError(f"`tuner {command}` measures, but there is no NVIDIA GPU here")
+
+
+def _present(asked: str, devices: tuple[int, ...] | None) -> tuple[int, ...]:
+    """`devices`, all of which are there; all there are for None."""
+    from tuner.device import gpu_count
+
+    count = gpu_count()
+    if count == 0:
+        raise CommandError(f"--gpus is '{asked}', but there is no NVIDIA GPU here")
+    if devices is not None and max(devices) >= count:
+        which = "is GPU 0" if count == 1 else f"are GPUs 0 to {count - 1}"
+        raise CommandError(f"--gpus is '{asked}', but here {which} only")
+    return tuple(range(count)) if devices is None else devices

@@ -15,6 +15,7 @@ from tuner.cli.options import (
     Causal,
     Database,
     Dtype,
+    Gpus,
     Hdim,
     Heads,
     Jobs,
@@ -81,6 +82,7 @@ def record(
         Path, typer.Option("--output", "-o", metavar="DIR", help="Folder for the files.")
     ] = Path(),
     jobs: Jobs = None,
+    gpus: Gpus = None,
     db: Database = None,
     as_json: Json = False,
 ) -> None:
@@ -100,7 +102,7 @@ def record(
 
     needs_gpu("record")
     with (
-        executor_for("cuda", None, jobs) as executor,
+        executor_for("cuda", None, jobs, gpus) as executor,
         Store.open(user_database(db)) as store,
         watching(as_json) as watch,
     ):

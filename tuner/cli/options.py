@@ -113,6 +113,14 @@ Target = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", metavar=FLAG, help="Print JSON for programs.")]
+Gpus = Annotated[
+    str | None,
+    typer.Option(
+        "--gpus",
+        metavar="all|N,M",
+        help="GPUs of this machine to measure on, each by itself; the first if not given.",
+    ),
+]
 Spaces = Annotated[
     Path | None,
     typer.Option("--spaces", metavar="DIR", help="Folder of recorded spaces to replay."),
@@ -233,6 +241,20 @@ def whole_numbers(option: str, texts: Sequence[str] | None) -> tuple[int, ...] |
             )
         numbers.append(number)
     return tuple(dict.fromkeys(numbers))
+
+
+def gpus(text: str | None) -> tuple[int, ...] | None:
+    """CUDA's numbers of GPUs, as this process counts them; None for `all`, (0,) if not given."""
+    if text is None:
+        return (0,)
+    if text.strip() == "all":
+        return None
+    numbers = [_number(part) for part in text.split(",")]
+    if None in numbers or len(set(numbers)) < len(numbers):
+        raise CommandError(
+            f"--gpus is {_shown(text)}, but must be all, or different numbers of GPUs, such as 0,1"
+        )
+    return tuple(number for number in numbers if number is not None)
 
 
 def seconds(option: str, text: str | None) -> float | None:

@@ -16,6 +16,7 @@ from tuner.cli.options import (
     Causal,
     Database,
     Dtype,
+    Gpus,
     Hdim,
     Heads,
     Json,
@@ -57,6 +58,13 @@ def search(
         typer.Option(metavar="N", parser=options.natural_number, help="Seed of the sampler."),
     ] = 0,
     template: Template = None,
+    objective: Annotated[
+        str,
+        typer.Option(
+            metavar="throughput|latency",
+            help="Many launches, or single ones with a cold L2, which need a --db of their own.",
+        ),
+    ] = "throughput",
     force: Annotated[
         bool,
         typer.Option(
@@ -78,6 +86,17 @@ def search(
         ),
     ] = False,
     spaces: Spaces = None,
+    gpus: Gpus = None,
+    executor: Annotated[
+        str | None,
+        typer.Option(metavar="local|ray", help="Where to: this machine, or a Ray cluster."),
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="The cluster's; $RAY_ADDRESS, else the one of this machine."
+        ),
+    ] = None,
     db: Database = None,
     as_json: Json = False,
 ) -> None:
@@ -99,30 +118,38 @@ def search(
     from tuner.cli.tables import console, print_records, time_line
     from tuner.device import has_gpu
     from tuner.search import driver, samplers
+    from tuner.search.objective import OBJECTIVES, conflict
+    from tuner.search.options import Options
     from tuner.store.layers import Layers
 
     options.one_of("--sampler", sampler, samplers.NAMES)
-    with executor_for(backend, spaces) as executor:
-        missed = Missed(asked, executor) if from_misses else None
+    options.one_of("--objective", objective, OBJECTIVES)
+    latency = objective == "latency"
+    if latency and db is None:
+        raise CommandError("--objective is latency, but that needs a --db for its records alone")
+    with executor_for(backend, spaces, None, gpus, executor, ray_address, latency) as opened:
+        missed = Missed(asked, opened) if from_misses else None
         problems = asked.grid() if missed is None else missed.problems
-        served = [problem for problem in problems if executor.refuse(problem) is None]
+        served = [problem for problem in problems if opened.refuse(problem) is None]
         if not served:
-            refusal = executor.refuse(problems[0]) or "nothing to search"
+            refusal = opened.refuse(problems[0]) or "nothing to search"
             advice = "; there is no GPU here to measure it" if not has_gpu() else ""
             raise CommandError(f"{refusal}{advice}")
         if asked.seqlens is None:
             problems = served  # nobody named what is refused: the rest of the grid will do
         if budget_s is not None:
             budget_s = max(1.0, budget_s - (time.monotonic() - began))
-        settings = driver.Options(trials, budget_s, sampler, seed, force, templates)
+        settings = Options(trials, budget_s, sampler, seed, force, templates)
         with Layers.open(db) as layers, watching(as_json) as watch:
-            watch.say(executor.announce())
+            if opened.origin == "cuda" and (why := conflict(layers.store, objective)):
+                raise CommandError(f"{why}: give another --db")
+            watch.say(opened.announce())
             if missed is not None:
                 problems = missed.plan(served, layers.standing())
                 watch.say(missed.summary(problems))
             try:
                 results = driver.search(
-                    problems, executor, layers.store, layers.standing(), settings, watch
+                    problems, opened, layers.store, layers.standing(), settings, watch
                 )
             except KeyboardInterrupt:
                 kept = f"{watch.trials} new trials are kept in {layers.store.location}"
@@ -136,7 +163,7 @@ def search(
             print(json.dumps(json_form(done)))
         elif records:
             out = console()
-            print_records(out, f"Records on {executor.target.gpu_name}", records)
-            out.print(time_line(watch.seconds, executor.origin))
+            print_records(out, f"Records on {opened.target.gpu_name}", records)
+            out.print(time_line(watch.seconds, opened.origin))
     if problems and not records:
         raise CommandError(watch.refusal or "no candidate succeeded, so nothing was recorded")

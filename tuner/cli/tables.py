@@ -106,10 +106,16 @@ def ratio(theirs_ms: float | None, ours_ms: float) -> str:
 
 def time_line(seconds: Seconds, origin: Origin) -> str:
     """Where the time of a search went."""
-    parts = f"evaluating {seconds.evaluating:.0f} s, compiling {seconds.compiling:.0f} CPU seconds"
+    compiling = f"compiling {seconds.compiling:.0f} CPU seconds"
     if origin == "replay":
-        return f"{seconds.wall:.1f} s in all; when this was recorded, {parts}"
+        evaluating = seconds.checking + seconds.timing
+        return (
+            f"{seconds.wall:.1f} s in all; when this was recorded, evaluating {evaluating:.0f} s, "
+            f"{compiling}"
+        )
     return (
-        f"{seconds.wall:.0f} s in all: {parts} beside that, finals {seconds.finals:.0f} s, waiting "
-        f"for the compiler {seconds.waiting:.0f} s"
+        f"{seconds.wall:.0f} s in all: checking {seconds.checking:.0f} s, timing "
+        f"{seconds.timing:.0f} s, finals {seconds.finals:.0f} s, waiting for the compiler "
+        f"{seconds.waiting:.0f} s, the search itself {seconds.searching:.0f} s; beside that, "
+        f"{compiling}"
     )

@@ -72,13 +72,14 @@ class Evaluator:
             seconds = time.perf_counter() - began
             step = getattr(error, "note", None)
             reason = f"{error}, during {step}" if step else str(error)
-            return Evaluation(candidate, _outcome(error), reason, None, seconds)
+            return Evaluation(candidate, _outcome(error), reason, None, seconds, seconds)
         return Evaluation(
             candidate,
             Outcome(reply["outcome"]),
             reply["reason"],
             wire.measurement_from_json(reply["measurement"]),
             reply["seconds"],
+            reply["checking"],
         )
 
     def race(self, problem: Problem, entrants: list[Candidate], rounds: int) -> Race:
@@ -114,6 +115,7 @@ class Evaluator:
             dropped={**dropped, **{c: r for c, r in zip(left, reply["dropped"]) if r}},
             seconds=time.perf_counter() - began,
             absent={**absent, **reply["absent"]},
+            throttles=tuple(reply.get("throttles", ())),
         )
 
     def close(self) -> None:

@@ -41,6 +41,7 @@ class Evaluation:
     reason: str = ""
     measurement: Measurement | None = None
     seconds: float = 0.0
+    checking: float = 0.0  # of these, what was not timing: inputs, loading, the correctness gate
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class Race:
     seconds: float = 0.0
     # peers that cannot run here, with the reason
     absent: Mapping[str, str] = field(default_factory=dict)
+    # what held the clocks down, besides the power cap
+    throttles: tuple[str, ...] = ()
 
 
 class Executor(ABC):
@@ -62,6 +65,7 @@ class Executor(ABC):
 
     target: Target
     origin: Origin
+    cold: bool = False  # times single launches with a cold L2
     compile_slots: int  # how many compilations run at once
     evaluate_slots: int  # how many evaluations run at once: one per GPU
 

@@ -67,6 +67,7 @@ def serve(target: Target, bench: Bench) -> Mapping[str, Handler]:
             "reason": result.reason,
             "measurement": wire.measurement_to_json(result.measurement),
             "seconds": result.seconds,
+            "checking": result.checking,
         }
 
     def race(
@@ -82,6 +83,7 @@ def serve(target: Target, bench: Bench) -> Mapping[str, Handler]:
             "dropped": [result.dropped.get(c) for c in candidates],
             "peers": result.peers,
             "absent": result.absent,
+            "throttles": result.throttles,
             "seconds": result.seconds,
         }
 

@@ -57,13 +57,20 @@ class Laboratory:
             FatalError: the device's context is broken.
         """
         began = time.perf_counter()
+        timed = 0.0
 
         def ended(outcome: Outcome, reason: str, result: Measurement | None = None) -> Evaluation:
-            return Evaluation(candidate, outcome, reason, result, time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            return Evaluation(candidate, outcome, reason, result, seconds, seconds - timed)
 
         def sample(launches: int) -> float:
+            nonlocal timed
             note("timing")
-            return self._stopwatch(partial(launch, gate.own), launches)
+            start = time.perf_counter()
+            try:
+                return self._stopwatch(partial(launch, gate.own), launches)
+            finally:
+                timed += time.perf_counter() - start
 
         try:
             note("making inputs")
@@ -107,6 +114,7 @@ class Laboratory:
         began = time.perf_counter()
         note("making inputs")
         gate = self._gate(problem)
+        self._stopwatch.sensor.take_throttles()
         ours: dict[Candidate, Lane] = {}
         differences: dict[Candidate, float] = {}
         dropped: dict[Candidate, str] = {}
@@ -154,6 +162,7 @@ class Laboratory:
             dropped=dropped,
             seconds=time.perf_counter() - began,
             absent=absent,
+            throttles=self._stopwatch.sensor.take_throttles(),
         )
 
     def _gate(self, problem: Problem) -> Gate:

@@ -14,6 +14,7 @@ from tuner.evaluate import compiler
 from tuner.evaluate.compile_farm import CompileFarm, available_cpus
 from tuner.evaluate.evaluator import FACTORY, SILENCE_S, Evaluator
 from tuner.evaluate.executor import Compilation, Evaluation, Executor, Race
+from tuner.evaluate.memory import refuse_for_memory
 from tuner.target import Target
 from tuner.trial import Candidate, Origin
 
@@ -55,6 +56,7 @@ class LocalExecutor(Executor):
             raise ValueError("devices is empty, but at least one GPU is needed")
         if gpu_options is None and gpu_factory == FACTORY:
             gpu_options = {"cold_l2": cold_l2}
+        self.cold = cold_l2
         self._devices = tuple(devices)
         self._evaluators = [
             Evaluator(
@@ -86,20 +88,12 @@ class LocalExecutor(Executor):
         count = f"{len(self._evaluators)}× " if len(self._evaluators) > 1 else ""
         return (
             f"Measuring on {count}{target.gpu_name} ({target.hardware}), "
-            f"Triton {target.triton}, torch {target.torch}, driver {target.driver}."
+            f"Triton {target.triton}, torch {target.torch}, driver {target.driver}"
+            f"{', single launches with a cold L2' if self.cold else ''}."
         )
 
     def refuse(self, problem: Problem) -> str | None:
-        # q, k, v, out, what they are drawn from in fp32, and one head's fp32 scores thrice.
-        elements = problem.batch * problem.heads * problem.seqlen * problem.headdim
-        need = 12 * elements + 3 * 4 * problem.seqlen**2
-        have = self.target.hardware.memory_gib * 2**30
-        if need > 0.9 * have:
-            return (
-                f"{problem} needs {need / 2**30:.0f} GiB to check and time, "
-                f"but the GPU has {self.target.hardware.memory_gib} GiB"
-            )
-        return None
+        return refuse_for_memory(problem, self.target.hardware.memory_gib)
 
     def compile(self, problem: Problem, candidate: Candidate) -> Future[Compilation]:
         return self._farm.submit(candidate, problem.specialization, self.target.hardware.capability)

@@ -1,9 +1,13 @@
-"""Clock and power of a GPU while it works, where NVML answers."""
+"""Clock and power of a GPU while it works, and what holds its clocks down, where NVML answers."""
 
 from __future__ import annotations
 
 import statistics
 from typing import Any
+
+# Bits of NVML's clocks event reasons (nvml.h) that mean that figures are not those of a healthy
+# card. The power cap is none: attention runs into it on every card.
+_THROTTLES = {0x08: "hardware slowdown", 0x20: "heat", 0x40: "heat", 0x80: "power brake"}
 
 
 class Sensor:
@@ -16,6 +20,7 @@ class Sensor:
         """
         self._clocks: list[int] = []
         self._powers: list[float] = []
+        self._throttles: set[str] = set()
         self._handle: Any = None
         if uuid is None:
             return
@@ -41,6 +46,26 @@ class Sensor:
             return
         self._clocks.append(clock)
         self._powers.append(power / 1000)
+        try:
+            bits = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
+        except (pynvml.NVMLError, AttributeError):
+            return
+        self._throttles |= {name for bit, name in _THROTTLES.items() if bits & bit}
+
+    @property
+    def readings(self) -> int:
+        """How many there were since the last `take`."""
+        return len(self._clocks)
+
+    def clock_since(self, reading: int) -> float | None:
+        """Median SM clock in MHz from that reading on; None where unknown."""
+        clocks = self._clocks[reading:]
+        return statistics.median(clocks) if clocks else None
+
+    def take_throttles(self) -> tuple[str, ...]:
+        """What held the clocks down since the last call, besides the power cap."""
+        throttles, self._throttles = self._throttles, set()
+        return tuple(sorted(throttles))
 
     def take(self) -> tuple[int | None, int | None]:
         """Median SM clock in MHz and power in W since the last call; None where unknown."""

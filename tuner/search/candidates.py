@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from math import prod
 
 from kernels.attention import registry
@@ -22,18 +22,14 @@ class CandidateSet:
 
     def rank(self, candidate: Candidate) -> int:
         """Position in the fixed order, which breaks ties; past the end for a stranger."""
-        return self._ranks().get(candidate, len(self.feasible))
+        return self._ranks.get(candidate, len(self.feasible))
 
     def __contains__(self, candidate: object) -> bool:
-        return candidate in self._ranks()
+        return candidate in self._ranks
 
+    @cached_property
     def _ranks(self) -> dict[Candidate, int]:
-        return _ranks(self.feasible)
-
-
-@cache
-def _ranks(candidates: tuple[Candidate, ...]) -> dict[Candidate, int]:
-    return {candidate: rank for rank, candidate in enumerate(candidates)}
+        return {candidate: rank for rank, candidate in enumerate(self.feasible)}
 
 
 @cache

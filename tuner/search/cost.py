@@ -9,7 +9,7 @@ from statistics import fmean
 
 from kernels.attention.problem import Problem
 from tuner.search.candidates import enumerate_candidates
-from tuner.search.driver import Options
+from tuner.search.options import Options
 from tuner.trial import Trial
 
 # Of a trial on an H100 and a core of its host, by the recorded spaces; and what every search takes

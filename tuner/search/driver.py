@@ -2,61 +2,35 @@
 
 One driver process asks and tells; executors do the work. Every trial is stored as it ends, so that
 an interrupted search loses nothing and the same command goes on where it stopped.
+
+While the finals of one problem occupy the GPU, the next one is prepared and its first candidates
+are compiled.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kernels.attention import registry
 from kernels.attention.problem import Problem, Specialization
 from tuner.evaluate.executor import Executor
-from tuner.record import Record, standing
-from tuner.search import samplers
-from tuner.search.candidates import enumerate_candidates
-from tuner.search.events import Event, Observer, ProblemEnded, ProblemSkipped
-from tuner.search.exploration import Exploration
-from tuner.search.verdict import crown
+from tuner.record import Record
+from tuner.search import neighbours
+from tuner.search.budget import Budget
+from tuner.search.events import Event, Observer, ProblemEnded, ProblemSkipped, Seconds
+from tuner.search.exploration import Exploration, defaults
+from tuner.search.forerun import Binaries, Forerunner, Job
+from tuner.search.options import Options
+from tuner.search.turns import Skip, Turns
+from tuner.search.verdict import Final, begin, crown, incumbent_of
 from tuner.store import Store
-from tuner.trial import Candidate
 
-DEFAULT_TRIALS = 60
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to search.
-
-    Raises:
-        ValueError: a value is out of its domain; the sentence names it.
-    """
-
-    trials: int | None = None  # per problem, those of earlier searches included; None: the default
-    budget_s: float | None = None  # wall clock for all problems together
-    sampler: str = samplers.DEFAULT
-    seed: int = 0
-    force: bool = False  # search though there is a fresh record, and measure everything anew
-    templates: tuple[str, ...] | None = None  # None: all that serve the target
-    rounds: int = 11  # of the finals
-
-    def __post_init__(self) -> None:
-        if self.trials is not None and self.trials < 1:
-            raise ValueError(f"trials is {self.trials}, but must be at least 1")
-        if self.budget_s is not None and not self.budget_s > 0:
-            raise ValueError(f"budget is {self.budget_s:g}s, but must be more than 0s")
-        if self.sampler not in samplers.NAMES:
-            raise ValueError(
-                f"sampler is {self.sampler!r}, but must be one of {', '.join(samplers.NAMES)}"
-            )
-        if self.rounds < 3:
-            raise ValueError(f"rounds is {self.rounds}, but must be at least 3")
-
-    def wanted(self, feasible: int) -> int:
-        """How many trials a finished search of a problem has."""
-        default = feasible if self.sampler == "exhaustive" else DEFAULT_TRIALS
-        return min(feasible, default if self.trials is None else self.trials)
+# Specializations after the one at hand whose seeds are compiled in idle compilers.
+_COMING = 2
+# Of a revisit's share of the time, what exploring must get for it to be worth the finals.
+_LEAST_REVISIT_S = 1.0
 
 
 def _ignore(event: Event) -> None:
@@ -71,7 +45,7 @@ def search(
     options: Options,
     observer: Observer = _ignore,
 ) -> list[Record | None]:
-    """Search every problem; one record each, None where no candidate succeeded.
+    """Search every problem; one record each, None where no candidate succeeded or time was up.
 
     Args:
         store: where trials and records go, and whose fresh records make a search needless.
@@ -83,80 +57,164 @@ def search(
         StoreError: the database cannot be written.
         KeyError: an option names a template that is not registered.
     """
-    seeds = list(inherited)
-    results: list[Record | None] = []
-    binaries: set[tuple[Candidate, Specialization]] = set()
-    deadline = None if options.budget_s is None else time.monotonic() + options.budget_s
-    for index, problem in enumerate(problems):
-        started = time.monotonic()
-        candidates = enumerate_candidates(
-            problem.specialization, executor.target.hardware.capability, options.templates
-        )
-        own = standing(store.records()).get(_key(problem, executor))
-        if reason := _needless(problem, executor, store, own, options, len(candidates.feasible)):
-            observer(ProblemSkipped(problem, index, len(problems), own, reason))
-            results.append(own)
-            continue
-        refusal = executor.refuse(problem)
-        if refusal is None and not candidates.feasible:
-            refusal = "; ".join(candidates.refusals) or "no config is feasible"
-        if refusal is not None:
-            observer(ProblemSkipped(problem, index, len(problems), None, refusal))
-            results.append(None)
-            continue
-        share = None
-        if deadline is not None:
-            share = started + max(0.0, deadline - started) / (len(problems) - index)
-        exploration = Exploration(
-            problem, candidates, executor, store, seeds, options.sampler, options.seed,
-            trials=options.wanted(len(candidates.feasible)),
-            forget=options.force, deadline=share, binaries=binaries,
-        )  # fmt: skip
-        exploration.run(observer, index, len(problems))
-        record = crown(exploration, seeds, options.rounds, observer)
+    return _Search(problems, executor, store, inherited, options, observer).run()
+
+
+@dataclass(frozen=True)
+class _Racing:
+    """A problem whose finals are under way, if it came to any."""
+
+    index: int
+    exploration: Exploration
+    final: Final | None
+    wall: float  # seconds that went to its exploration
+
+    @property
+    def done(self) -> bool:
+        """Whether its verdict is there already."""
+        return self.final is None or self.final.race.done()
+
+
+class _Search:
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        executor: Executor,
+        store: Store,
+        inherited: Iterable[Record],
+        options: Options,
+        observer: Observer,
+    ) -> None:
+        self._problems = problems
+        self._executor = executor
+        self._store = store
+        self._rounds = options.rounds
+        self._observer = observer
+        self._budget = Budget(options.budget_s, len(problems))
+        self._seeds = list(inherited)
+        self._results: list[Record | None] = [None] * len(problems)
+        self._binaries: Binaries = set()
+        self._forerunner = Forerunner(executor, self._binaries)
+        self._turns = Turns(problems, executor, store, options, self._forerunner, self._binaries)
+        self._opened: dict[int, Exploration | Skip] = {}
+        self._racing: deque[_Racing] = deque()
+        self._finals_s = 0.0  # of the last ones
+
+    def run(self) -> list[Record | None]:
+        count = len(self._problems)
+        played: list[int] = []
+        for index, problem in enumerate(self._problems):
+            turn = self._open(index)
+            if self._budget.spent and isinstance(turn, Exploration):
+                turn = Skip("the time was up before its turn")
+            if isinstance(turn, Skip):
+                self._results[index] = turn.record
+                self._observer(ProblemSkipped(problem, index, count, turn.record, turn.reason))
+            else:
+                self._play(index, turn, count - index)
+                played.append(index)
+        self._settle_all()
+        self._revisit(played)
+        self._settle_all()
+        return self._results
+
+    def _settle_all(self) -> None:
+        while self._racing:
+            self._settle()
+
+    def _open(self, index: int) -> Exploration | Skip:
+        if index not in self._opened:
+            self._opened[index] = self._turns.open(self._problems[index], self._seeds)
+        return self._opened[index]
+
+    def _play(self, index: int, exploration: Exploration, problems: int) -> None:
+        """Explore, start the finals, and keep the verdicts that are there.
+
+        Args:
+            problems: still to be searched, this one included.
+        """
+        began = time.monotonic()
+        exploration.seconds = Seconds()
+        problem, incumbent = exploration.problem, incumbent_of(exploration, self._seeds)
+        own = [incumbent.candidate] if incumbent else []
+        others = [record for record in self._seeds if record is not incumbent]
+        exploration.require([*own, *neighbours.nearest(problem, others)])
+        self._forerunner.plan(self._coming(index))
+        exploration.run(self._observer, index, len(self._problems), self._budget, problems)
+        final = begin(exploration, incumbent, self._rounds, self._observer)
+        self._racing.append(_Racing(index, exploration, final, time.monotonic() - began))
+        self._look_ahead(index)
+        # A race keeps one GPU. Where there are more, the next problem begins on those.
+        while self._racing and (
+            len(self._racing) >= self._executor.evaluate_slots or self._racing[0].done
+        ):
+            self._settle()
+
+    def _settle(self) -> None:
+        """Wait for the oldest finals, and keep their verdict."""
+        oldest, began = self._racing.popleft(), time.monotonic()
+        exploration = oldest.exploration
+        record = crown(oldest.final) if oldest.final else None
         if record is not None:
-            store.add_record(record)
-            seeds = [*(r for r in seeds if r.key != record.key), record]
-        results.append(record)
-        observer(
+            self._finals_s = exploration.seconds.finals
+            self._store.add_record(record)
+            self._seeds = [*(r for r in self._seeds if r.key != record.key), record]
+            self._results[oldest.index] = record
+        compiling = exploration.seconds.compiling + self._forerunner.take_seconds()
+        wall = oldest.wall + time.monotonic() - began
+        self._observer(
             ProblemEnded(
-                problem,
+                exploration.problem,
                 record,
                 exploration.counts,
                 exploration.reasons,
-                replace(exploration.seconds, wall=time.monotonic() - started),
+                replace(exploration.seconds, wall=wall, compiling=compiling),
+                exploration.cut_short,
             )
         )
-    return results
 
+    def _look_ahead(self, index: int) -> None:
+        """Open the next problem to be searched, and have its first candidates compiled."""
+        for later in range(index + 1, len(self._problems)):
+            if isinstance(turn := self._open(later), Exploration):
+                turn.prefetch()
+                break
+        self._forerunner.fill(self._executor.compile_slots)
 
-def _key(problem: Problem, executor: Executor) -> tuple[Problem, str, str]:
-    return problem, executor.target.hardware.key, executor.target.triton
+    def _revisit(self, played: Sequence[int]) -> None:
+        """What is left of the time goes to the problems that were cut short, those without a record
+        and with the fewest trials first. By now their neighbours' winners are known, and compiled.
+        """
+        short = [
+            (self._results[index] is not None, len(turn.trials), index)
+            for index in played
+            if isinstance(turn := self._opened[index], Exploration) and turn.cut_short
+        ]
+        worth = int(self._budget.left / (self._finals_s + _LEAST_REVISIT_S)) if short else 0
+        chosen = [index for _, _, index in sorted(short)[:worth]]
+        for number, index in enumerate(chosen):
+            turn = self._opened[index]
+            if isinstance(turn, Exploration) and not self._budget.spent:
+                self._play(index, turn, len(chosen) - number)
 
-
-def _needless(
-    problem: Problem,
-    executor: Executor,
-    store: Store,
-    own: Record | None,
-    options: Options,
-    feasible: int,
-) -> str | None:
-    """Why `problem` need not be searched; None if it must."""
-    if own is None or options.force:
-        return None
-    version = executor.template_version(problem, own.candidate.template)
-    if own.template_version != version or (own.origin == "replay") != (executor.origin == "replay"):
-        return None
-    if options.trials is not None or options.sampler == "exhaustive":
-        # More is asked for than the search behind that record may have tried.
-        known = store.trials(
-            problem=problem,
-            hardware=executor.target.hardware,
-            triton=executor.target.triton,
-        )
-        versions = {name: executor.template_version(problem, name) for name in registry.names()}
-        tried = sum(t.template_version == versions.get(t.candidate.template) for t in known)
-        if tried < options.wanted(feasible):
-            return None
-    return f"has a fresh record of {own.measured_at[:10]}; --force searches again"
+    def _coming(self, index: int) -> Iterator[Job]:
+        """What the problems after number `index` start from: the defaults of those that share its
+        binaries or follow soon, and the winners for the like."""
+        first: dict[Specialization, Problem] = {}
+        current = self._problems[index].specialization
+        for problem in self._problems[index:]:
+            specialization = problem.specialization
+            if specialization not in first:
+                if len(first) > _COMING:
+                    break
+                if self._executor.refuse(problem) is not None:
+                    continue
+                first[specialization] = problem
+            for candidate in defaults(problem, self._turns.candidates(problem), self._executor):
+                yield problem, candidate
+        for specialization, problem in first.items():
+            if specialization != current:
+                known = self._turns.candidates(problem)
+                for candidate in neighbours.winners(problem, self._seeds):
+                    if candidate in known:
+                        yield problem, candidate

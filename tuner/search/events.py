@@ -12,14 +12,21 @@ from tuner.trial import Outcome, Trial
 
 @dataclass(frozen=True)
 class Seconds:
-    """Where the wall clock of a search went. Compiling overlaps with the rest, so the parts need
-    not add up to `wall`; `waiting` is what the driver spent with nothing compiled to evaluate."""
+    """Where the time of a search went. With one GPU, `wall` is checking, timing, finals, waiting,
+    and what the search itself took besides."""
 
     wall: float = 0.0
-    compiling: float = 0.0  # CPU seconds summed over processes
-    evaluating: float = 0.0
+    compiling: float = 0.0  # seconds of the compile processes together, beside all the rest
+    checking: float = 0.0  # inputs, references, loading, and the correctness gate
+    timing: float = 0.0
     finals: float = 0.0
-    waiting: float = 0.0
+    waiting: float = 0.0  # with nothing compiled to evaluate
+
+    @property
+    def searching(self) -> float:
+        """What is left of `wall`: proposing, storing, telling."""
+        known = self.checking + self.timing + self.finals + self.waiting
+        return max(0.0, self.wall - known)
 
 
 @dataclass(frozen=True)
@@ -62,11 +69,13 @@ class FinalsStarted:
 @dataclass(frozen=True)
 class ProblemEnded:
     problem: Problem
-    record: Record | None  # None: every candidate failed, the default stays in force
+    record: (
+        Record | None
+    )  # None: every candidate failed, or time was up; the default stays in force
     counts: Mapping[Outcome, int]
     reasons: Mapping[str, int]  # of what failed
     seconds: Seconds
-    interrupted: bool = False
+    cut_short: bool = False  # time was up before there were enough trials
 
 
 Event = ProblemSkipped | ProblemStarted | TrialEnded | FinalsStarted | ProblemEnded

@@ -2,38 +2,46 @@
 
 from __future__ import annotations
 
-import time
+import math
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
 from kernels.attention import registry
-from kernels.attention.problem import Problem, Specialization
+from kernels.attention.problem import Problem
 from tuner.evaluate.executor import Compilation, Evaluation, Executor
 from tuner.record import Record
-from tuner.search import neighbours
+from tuner.search import neighbours, samplers
+from tuner.search.budget import Budget
 from tuner.search.candidates import CandidateSet
 from tuner.search.events import Observer, ProblemStarted, Seconds, TrialEnded
+from tuner.search.forerun import Binaries, Forerunner, Job
+from tuner.search.objective import MARK
 from tuner.search.proposals import Proposals
 from tuner.search.space import search_space
 from tuner.store import Store
 from tuner.trial import Candidate, Outcome, Trial
 
-# Of a problem's time, what is kept for the finals: this fraction, at most so many seconds.
-_FINALS_SHARE, _FINALS_SECONDS = 0.3, 4.0
+# Proposals under way at once while there are fewer trials than that: a model that learns from each
+# trial before it proposes the next is within 2 % of the best in less than half the evaluations
+# (docs/samplers.md, batches of 16). What the cores could compile besides is left to the forerunner.
+_LEAST_AHEAD = 8
+_LIKELY = 32  # candidates that the model thinks of next, for idle compilers
+_LAST_EVALUATION_S = 1.0  # that is waited for when time is up
 
 
 class Exploration:
-    """The trials of one problem.
+    """The trials of one problem. It can be run again after its time was up, and goes on.
 
     Args:
+        records: standing ones, whose winners are tried early.
+        others: problems whose trials may be known and say something of this one's.
         trials: how many trials to have in the end, those of earlier searches included.
-        forget: do not count on trials of earlier searches.
-        deadline: on the monotonic clock, finals included; None for no limit.
-        binaries: what earlier problems compiled already, and so costs no more; added to.
+        forget: do not count on trials of earlier searches for this problem.
+        forerunner: whose binaries cost no more, and who takes the compilers that are left over.
     """
 
     def __init__(
@@ -43,12 +51,13 @@ class Exploration:
         executor: Executor,
         store: Store,
         records: Iterable[Record],
+        others: Iterable[Problem],
         sampler: str,
         seed: int,
         trials: int,
         forget: bool = False,
-        deadline: float | None = None,
-        binaries: set[tuple[Candidate, Specialization]] | None = None,
+        forerunner: Forerunner | None = None,
+        binaries: Binaries | None = None,
     ) -> None:
         self.problem = problem
         self.candidates = candidates
@@ -57,33 +66,54 @@ class Exploration:
         self.counts: Counter[Outcome] = Counter()
         self.reasons: Counter[str] = Counter()
         self.seconds = Seconds()
+        self.wanted = trials
+        self.cut_short = False  # time was up before there were enough trials
         self._store = store
         if not forget:
             for trial in self._recalled(problem):
                 self._keep(trial)
-        capability = executor.target.hardware.capability
-        self.defaults = tuple(
-            Candidate(name, registry.get(name).default(problem, capability))
-            for name in dict.fromkeys(c.template for c in candidates.feasible)
-        )
+        self.defaults = defaults(problem, candidates, executor)
+        self._required = dict.fromkeys(c for c in self.defaults if c in candidates)
+        self._ended = set(self.trials)
         space = search_space(candidates, problem, executor.target.hardware)
-        records = list(records)
         prior = None
         if sampler == "surrogate":
-            prior = neighbours.prior(problem, records, space, self._recalled)
+            prior = neighbours.prior(problem, others, space, self._recalled)
         self._proposals = Proposals(
             space, sampler, seed, self.trials.values(),
             [*self.defaults, *neighbours.winners(problem, records)], prior,
         )  # fmt: skip
-        self._known = len(self.trials)
-        self._target = max(0, trials - self._known)
+        self._learns = sampler in samplers.LEARNING
+        # Of new trials, over all runs: proposed, ended, and how many there shall be.
         self._started = 0
         self._done = 0
-        self._deadline = deadline
+        self._target = max(0, trials - len(self.trials))
+        self._done_before = 0  # in earlier runs
         self._binaries = set() if binaries is None else binaries
+        self._forerunner = forerunner or Forerunner(executor, self._binaries)
         self._compiling: dict[Future[Compilation], Candidate] = {}
         self._evaluating: dict[Future[Evaluation], Compilation] = {}
         self._ready: deque[Compilation] = deque()
+        self._again: deque[Candidate] = deque()  # proposed, but no longer being compiled
+        self._guessed_at = -1  # trials told when the next line was worked out
+        self._guesses: Sequence[Job] = ()
+        self._until: float | None = None  # on the budget's clock, once it has its share
+
+    def require(self, candidates: Iterable[Candidate]) -> None:
+        """Try these first, and whatever the time until the last call, like the defaults."""
+        wanted = [c for c in candidates if c in self.candidates]
+        self._required.update(dict.fromkeys(wanted))
+        self._proposals.seed(wanted)
+
+    @property
+    def required(self) -> tuple[Candidate, ...]:
+        """What must be tried before there can be a verdict."""
+        return tuple(self._required)
+
+    @property
+    def missing(self) -> list[Candidate]:
+        """What of it was not."""
+        return [candidate for candidate in self._required if candidate not in self._ended]
 
     @property
     def best(self) -> Trial | None:
@@ -96,39 +126,70 @@ class Exploration:
         right = [trial for trial in self.trials.values() if trial.outcome is Outcome.OK]
         return sorted(right, key=self._rank)
 
-    def run(self, observer: Observer, index: int = 0, count: int = 1) -> None:
-        """Try candidates until there are enough trials, none is left, or time is up."""
-        began = time.monotonic()
+    def prefetch(self) -> None:
+        """Start compiling what will be tried first."""
+        self._propose()
+
+    def run(
+        self,
+        observer: Observer,
+        index: int = 0,
+        count: int = 1,
+        budget: Budget | None = None,
+        problems: int = 1,
+    ) -> None:
+        """Try candidates until there are enough trials, none is left, or time is up.
+
+        Args:
+            problems: still to be searched with `budget`, this one included.
+        """
+        budget = budget or Budget()
+        began = budget.clock()
+        self._until = None
+        self._done_before = self._done
+        required = sum(candidate in self._proposals for candidate in self.missing)
+        most = self._started + self._proposals.left
+        self._target = min(max(self._target, self._started + required), most)
         observer(
             ProblemStarted(
                 self.problem, index, count, len(self.candidates.feasible),
-                self.candidates.rejected, self._known, min(self._target, self._proposals.left),
+                self.candidates.rejected, len(self.trials), self._target - self._done,
             )
         )  # fmt: skip
+        self.cut_short = True
         try:
             while self._submit():
-                now = time.monotonic()
-                under_way: list[Future[Any]] = [*self._evaluating, *self._compiling]
-                done, _ = wait(
-                    under_way,
-                    timeout=self._time_left(began),
-                    return_when=FIRST_COMPLETED,
-                )
-                if not self._evaluating:
-                    waited = time.monotonic() - now
-                    self.seconds = replace(self.seconds, waiting=self.seconds.waiting + waited)
-                if not done:
-                    return  # time is up
-                for future in under_way:  # in the order of submission: the same seed, the same run
+                now = budget.clock()
+                waiting = not self._evaluating
+                futures: list[Future[Any]] = [*self._evaluating, *self._compiling]
+                left = self._time_left(budget, problems)
+                timeout = None if math.isinf(left) else left
+                done, _ = wait(futures, timeout=timeout, return_when=FIRST_COMPLETED)
+                if waiting:
+                    waited = self.seconds.waiting + budget.clock() - now
+                    self.seconds = replace(self.seconds, waiting=waited)
+                for future in futures:  # in the order of submission: the same seed, the same run
                     if future in done:
-                        self._collect(future, observer, began)
-                if self._time_left(began) == 0:
-                    return  # also where results are there at once, as in a replay
+                        self._collect(future, observer, budget, began)
+                if self._time_left(budget, problems) <= 0:
+                    # Also where results are there at once, as in a replay.
+                    self._collect_last(observer, budget, began)
+                    return
+            self.cut_short = False
         finally:
-            self._abandon()
+            self._pause()
 
     def _submit(self) -> bool:
         """Keep compilers and GPUs busy; False when nothing is under way any more."""
+        self._feed()
+        self._propose()
+        free = self.executor.compile_slots - len(self._compiling)
+        if free > 0:
+            self._forerunner.fill(free, self._likely)
+        return bool(self._compiling or self._evaluating or self._ready)
+
+    def _feed(self) -> None:
+        """Give the GPUs what is compiled."""
         while self._ready and len(self._evaluating) < self.executor.evaluate_slots:
             compiled = self._ready.popleft()
             best = self.best
@@ -138,18 +199,44 @@ class Exploration:
                 best.measurement.median_ms if best and best.measurement else None,
             )
             self._evaluating[future] = compiled
-        ahead = self.executor.compile_slots + self.executor.evaluate_slots
-        while self._started < self._target and len(self._compiling) + len(self._ready) < ahead:
+
+    def _propose(self) -> None:
+        while self._again:
+            self._compile(self._again.popleft())
+        most = self.executor.compile_slots + self.executor.evaluate_slots
+        window = most
+        if self._learns:
+            learned = len(self.trials) + self.executor.evaluate_slots
+            window = min(most, max(_LEAST_AHEAD, learned))
+        while self._started < self._target:
+            ahead = len(self._compiling) + len(self._ready)
+            if ahead >= (most if self._proposals.seeded else window):
+                break
+            self._proposals.favour(self._forerunner.compiled(self.problem.specialization))
             candidate = self._proposals.next()
             if candidate is None:
                 break
             self._started += 1
-            self._compiling[self.executor.compile(self.problem, candidate)] = candidate
-        return bool(self._compiling or self._evaluating or self._ready)
+            self._compile(candidate)
 
-    def _collect(self, future: Future[Any], observer: Observer, began: float) -> None:
+    def _compile(self, candidate: Candidate) -> None:
+        self._compiling[self.executor.compile(self.problem, candidate)] = candidate
+
+    def _likely(self) -> Sequence[Job]:
+        told = len(self._ended)
+        if told != self._guessed_at:
+            self._guessed_at = told
+            self._guesses = [(self.problem, c) for c in self._proposals.likely(_LIKELY)]
+        return self._guesses
+
+    def _collect(
+        self, future: Future[Any], observer: Observer, budget: Budget, began: float
+    ) -> None:
         if future in self._compiling:
-            del self._compiling[future]
+            candidate = self._compiling.pop(future)
+            if future.cancelled():  # by another problem that wanted the same binary
+                self._again.append(candidate)
+                return
             compiled: Compilation = future.result()
             binary = (compiled.candidate, self.problem.specialization)
             if binary not in self._binaries:
@@ -159,20 +246,29 @@ class Exploration:
             if compiled.outcome is Outcome.OK:
                 self._ready.append(compiled)
             else:
-                self._end(compiled, None, observer, began)
+                self._end(compiled, None, observer, budget, began)
         else:
             compiled = self._evaluating.pop(future)
             evaluated: Evaluation = future.result()
             self.seconds = replace(
-                self.seconds, evaluating=self.seconds.evaluating + evaluated.seconds
+                self.seconds,
+                checking=self.seconds.checking + evaluated.checking,
+                timing=self.seconds.timing + evaluated.seconds - evaluated.checking,
             )
-            self._end(compiled, evaluated, observer, began)
+            self._end(compiled, evaluated, observer, budget, began)
+
+    def _collect_last(self, observer: Observer, budget: Budget, began: float) -> None:
+        """The evaluation under way when time was up: the finals would wait for it anyway."""
+        done, _ = wait(list(self._evaluating), timeout=_LAST_EVALUATION_S)
+        for future in [future for future in self._evaluating if future in done]:
+            self._collect(future, observer, budget, began)
 
     def _end(
         self,
         compiled: Compilation,
         evaluated: Evaluation | None,
         observer: Observer,
+        budget: Budget,
         began: float,
     ) -> None:
         last = evaluated or compiled
@@ -185,25 +281,31 @@ class Exploration:
             outcome=last.outcome,
             origin=self.executor.origin,
             measured_at=utc_now(),
-            reason=last.reason,
+            reason=last.reason or (MARK if self.executor.cold and evaluated else ""),
             measurement=evaluated.measurement if evaluated else None,
             resources=compiled.resources,
             compile_s=compiled.seconds,
             evaluate_s=evaluated.seconds if evaluated else None,
         )
-        self._proposals.tell(trial)
+        self._ended.add(candidate)
         if trial.outcome is Outcome.REJECTED:
+            self._proposals.tell(trial)
             self._started -= 1  # costs no trial, and is nothing to keep
             return
-        self._store.add_trial(trial)
         self._keep(trial)
+        try:
+            if budget.clock() < self._end_of(budget):
+                self._feed()  # at once: the GPU need not wait until this is stored
+        finally:
+            self._store.add_trial(trial)
+        self._proposals.tell(trial)
         self._done += 1
-        left = self._target - self._done
-        elapsed = time.monotonic() - began
-        eta = elapsed / self._done * left
-        if self._deadline is not None:
-            eta = min(eta, max(0.0, self._deadline - time.monotonic()))
-        observer(TrialEnded(trial, self._done, self._target, self.best, dict(self.counts), eta))
+        now = budget.clock()
+        done, trials = self._done - self._done_before, self._target - self._done_before
+        eta = (now - began) / done * (trials - done)
+        if self._until is not None:
+            eta = min(eta, max(0.0, self._until - now))
+        observer(TrialEnded(trial, done, trials, self.best, dict(self.counts), eta))
 
     def _keep(self, trial: Trial) -> None:
         self.trials[trial.candidate] = trial
@@ -228,20 +330,32 @@ class Exploration:
         assert trial.measurement is not None
         return trial.measurement.median_ms, self.candidates.rank(trial.candidate)
 
-    def _time_left(self, began: float) -> float | None:
-        if self._deadline is None:
-            return None
-        total = max(0.0, self._deadline - began)
-        reserve = min(_FINALS_SHARE * total, _FINALS_SECONDS)
-        return max(0.0, self._deadline - reserve - time.monotonic())
+    def _time_left(self, budget: Budget, problems: int) -> float:
+        """Waiting for what must be tried is nobody's share; that begins once it has ended."""
+        if self._until is None and not self.missing:
+            self._until = min(budget.share(problems), budget.last_call)
+        return max(0.0, self._end_of(budget) - budget.clock())
 
-    def _abandon(self) -> None:
-        under_way: list[Future[Any]] = [*self._compiling, *self._evaluating]
-        for future in under_way:
-            future.cancel()
-        self._compiling.clear()
-        self._evaluating.clear()
-        self._ready.clear()
+    def _end_of(self, budget: Budget) -> float:
+        return budget.last_call if self._until is None else self._until
+
+    def _pause(self) -> None:
+        """Free compilers and GPUs. What runs already goes on, and is collected in the next run."""
+        for future in [future for future in self._compiling if future.cancel()]:
+            self._again.append(self._compiling.pop(future))
+        for task in [task for task in self._evaluating if task.cancel()]:
+            self._ready.appendleft(self._evaluating.pop(task))
+
+
+def defaults(
+    problem: Problem, candidates: CandidateSet, executor: Executor
+) -> tuple[Candidate, ...]:
+    """The defaults of the templates that serve `problem`, in the templates' order."""
+    capability = executor.target.hardware.capability
+    return tuple(
+        Candidate(name, registry.get(name).default(problem, capability))
+        for name in dict.fromkeys(c.template for c in candidates.feasible)
+    )
 
 
 def utc_now() -> str:

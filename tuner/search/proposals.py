@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernels.attention.config import Config
@@ -75,12 +75,47 @@ class Proposals:
         """How many candidates were never proposed."""
         return len(self._unseen)
 
+    @property
+    def seeded(self) -> bool:
+        """Whether there are seeds left to propose."""
+        while self._seeds and self._seeds[0] not in self._unseen:
+            self._seeds.popleft()
+        return bool(self._seeds)
+
+    def __contains__(self, candidate: object) -> bool:
+        """Whether `candidate` was never proposed."""
+        return candidate in self._unseen
+
+    def seed(self, candidates: Sequence[Candidate]) -> None:
+        """Propose `candidates` before all others, in this order."""
+        self._seeds.extendleft(reversed(candidates))
+
+    def likely(self, count: int) -> list[Candidate]:
+        """Up to `count` that may be proposed soon, the likeliest first; proposes none."""
+        from tuner.search.surrogate import SurrogateSampler
+
+        found = [candidate for candidate in self._seeds if candidate in self._unseen][:count]
+        sampler = self._study.sampler
+        if isinstance(sampler, SurrogateSampler) and len(found) < count:
+            feasible = self._space.candidates.feasible
+            more = sampler.outlook(self._study, count)
+            found += [feasible[index] for index in more if feasible[index] in self._unseen]
+        return list(dict.fromkeys(found))[:count]
+
+    def favour(self, candidates: Iterable[Candidate]) -> None:
+        """Prefer `candidates`, which cost less to try than others, where there is little between
+        them."""
+        from tuner.search.surrogate import SurrogateSampler
+
+        sampler = self._study.sampler
+        if isinstance(sampler, SurrogateSampler):
+            known = self._space.candidates
+            sampler.cheap = {known.rank(c) for c in candidates if c in self._unseen}
+
     def next(self) -> Candidate | None:
         """An unseen candidate, or None when there is none left."""
-        while self._seeds:
-            seed = self._seeds.popleft()
-            if seed in self._unseen:
-                return self._ask_for(seed)
+        if self.seeded:
+            return self._ask_for(self._seeds.popleft())
         if not self._unseen:
             return None
         if self._exhaustive:

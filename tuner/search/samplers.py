@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 NAMES = ("surrogate", "tpe", "gp", "random", "exhaustive")
 DEFAULT = "surrogate"
+LEARNING = ("surrogate", "tpe", "gp")  # whose proposals are the better the more trials have ended
 
 # A user attribute of a trial, for the surrogate: its value stands for a failure. Optuna's samplers
 # do not know it.

@@ -34,6 +34,8 @@ Array = NDArray[np.float64]
 
 _STARTUP = 4  # points drawn at random before there is a model
 _LEAST_RANGE = 0.3  # above the best, what slow values keep of their differences at least
+# A point that is cheap to try is preferred to others of up to so many times its merit.
+_CHEAP = 10.0
 _NOISE_SHARE = 0.1  # of the spread of values, what is left of them beside a perfect prior
 # Refit at every new value up to so many values, then at every so many per cent more.
 _REFIT_ALWAYS, _REFIT_GROWTH = 30, 0.05
@@ -84,6 +86,7 @@ class SurrogateSampler(BaseSampler):
         self._random = np.random.default_rng(seed)
         self._independent = RandomSampler(seed=seed)
         self._process = GaussianProcess(self._features.shape[1])
+        self.cheap: set[int] = set()  # points, by index, that cost nearly nothing to try
         self._fitted = 0  # values that the hyperparameters were fitted to
         self._proposed: dict[tuple[str, int], int] = {}  # points of trials that still lack some
 
@@ -141,6 +144,22 @@ class SurrogateSampler(BaseSampler):
             with suppress(RuntimeError):  # outside `optimize` there is nothing to stop
                 study.stop()
 
+    def outlook(self, study: Study, count: int) -> list[int]:
+        """The points, by index, that the model thinks most of as things stand, best first; none
+        where there is no model yet. Proposes nothing."""
+        seen, done, pending = self._observed(study, but=-1)
+        unseen = [index for index in range(len(self._points)) if index not in seen]
+        prior = _sign(study) * self._prior
+        if not unseen:
+            return []
+        if any(map(math.isfinite, done.values())) and len(done) + len(pending) >= self._startup:
+            merit = self._merit(done, pending, unseen, prior)
+        elif self._has_prior:
+            merit = -prior[unseen]
+        else:
+            return []
+        return [unseen[place] for place in np.argsort(-merit, kind="stable")[:count]]
+
     def _next(self, study: Study, number: int, fixed: Mapping[str, Any]) -> int | None:
         """The point to try next; None if every one that agrees with `fixed` was tried."""
         seen, done, pending = self._observed(study, but=number)
@@ -153,7 +172,9 @@ class SurrogateSampler(BaseSampler):
             return None
         prior = _sign(study) * self._prior
         if any(map(math.isfinite, done.values())) and len(done) + len(pending) >= self._startup:
-            return unseen[int(np.argmax(self._merit(done, pending, unseen, prior)))]
+            merit = self._merit(done, pending, unseen, prior)
+            cheap = np.array([index in self.cheap for index in unseen])
+            return unseen[int(np.argmax(np.where(cheap & (merit > 0), _CHEAP * merit, merit)))]
         if self._has_prior:
             return unseen[int(np.argmin(prior[unseen]))]
         return int(self._random.choice(unseen))

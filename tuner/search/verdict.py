@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import replace
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from statistics import median, quantiles
 
 from tuner.evaluate.executor import Race
@@ -12,42 +13,80 @@ from tuner.record import Record, Rival
 from tuner.search import finals
 from tuner.search.events import FinalsStarted, Observer
 from tuner.search.exploration import Exploration, utc_now
+from tuner.search.objective import MARK
 from tuner.trial import Candidate, Outcome
 
-# The fastest of the exploration that reach the finals; the default and the incumbent join them.
+# The fastest of the exploration that reach the finals; those that must be tried join them.
 FINALISTS = 4
+# What the note of a record says of a search whose time was up early.
+CUT_SHORT = "cut short"
 
 
-def crown(
-    exploration: Exploration, records: Iterable[Record], rounds: int, observer: Observer
-) -> Record | None:
-    """Race the finalists and return the winner's record, None if there is no finalist.
+@dataclass
+class Final:
+    """Finals under way."""
 
-    Only candidates that passed the correctness gate in a trial of this kernel version race. An
-    incumbent that raced is superseded by the verdict, even when its own, older figure was better.
+    exploration: Exploration
+    race: Future[Race]
+    default: Candidate | None
+    incumbent: Record | None
+    began: float
+    ended: float | None = None
+
+    def stop(self, _race: Future[Race]) -> None:
+        """Note when the race was over: whoever has several GPUs may look much later."""
+        self.ended = time.monotonic()
+
+
+def begin(
+    exploration: Exploration, incumbent: Record | None, rounds: int, observer: Observer
+) -> Final | None:
+    """Start to race the finalists; None if there is none, or if the time was up before all that
+    must be tried was: a record must not be worse than what serves the problem without it.
+
+    Only candidates that passed the correctness gate in a trial of this kernel version race.
+
+    Args:
+        incumbent: from `incumbent_of`.
     """
-    executor = exploration.executor
-    incumbent = _incumbent(exploration, records)
+    if exploration.missing:
+        return None
     ranked = [trial.candidate for trial in exploration.ranking()]
-    entrants = ranked[:FINALISTS]
-    default = next((c for c in exploration.defaults if c in ranked), None)
-    for extra in (default, incumbent and incumbent.candidate):
-        if extra is not None and extra in ranked and extra not in entrants:
-            entrants.append(extra)
+    # They race even if they were clearly slower: against them the others are judged.
+    default = next((c for c in exploration.defaults if _passed(exploration, c)), None)
+    always = [default, incumbent.candidate if incumbent else None]
+    entrants = dict.fromkeys(ranked[:FINALISTS])
+    entrants |= dict.fromkeys(c for c in always if c is not None and _passed(exploration, c))
+    entrants |= dict.fromkeys(c for c in exploration.required if c in ranked)
     if not entrants:
         return None
     observer(FinalsStarted(exploration.problem, len(entrants), rounds))
-    began = time.monotonic()
-    race = executor.race(exploration.problem, entrants, rounds).result()
-    exploration.seconds = replace(exploration.seconds, finals=time.monotonic() - began)
+    race = exploration.executor.race(exploration.problem, list(entrants), rounds)
+    final = Final(exploration, race, default, incumbent, time.monotonic())
+    race.add_done_callback(final.stop)
+    return final
+
+
+def crown(final: Final) -> Record | None:
+    """The winner's record once the finals are over, None if none of the finalists came through.
+
+    An incumbent that raced is superseded by the verdict, even when its own, older figure was
+    better.
+    """
+    exploration = final.exploration
+    race = final.race.result()
+    ended = final.ended or time.monotonic()  # whoever waits may be told before we are
+    spent = exploration.seconds.finals + ended - final.began
+    exploration.seconds = replace(exploration.seconds, finals=spent)
     if not race.entrants:
         for reason in race.dropped.values():
             exploration.reasons[f"{Outcome.CRASHED.value}: {reason}"] += 1
         return None
-    return _record(exploration, race, default, incumbent)
+    return _record(exploration, race, final.default, final.incumbent)
 
 
-def _incumbent(exploration: Exploration, records: Iterable[Record]) -> Record | None:
+def incumbent_of(exploration: Exploration, records: Iterable[Record]) -> Record | None:
+    """The record that stands for the very problem and target, and races against the new ones."""
     target = exploration.executor.target
     key = (exploration.problem, target.hardware.key, target.triton)
     for record in records:
@@ -55,6 +94,11 @@ def _incumbent(exploration: Exploration, records: Iterable[Record]) -> Record | 
         if record.key == key and record.origin == exploration.executor.origin:
             return record
     return None
+
+
+def _passed(exploration: Exploration, candidate: Candidate) -> bool:
+    trial = exploration.trials.get(candidate)
+    return trial is not None and trial.outcome in (Outcome.OK, Outcome.PRUNED)
 
 
 def _record(
@@ -67,13 +111,6 @@ def _record(
     measurement = race.entrants[winner]
     if trial is not None:
         measurement = replace(measurement, max_diff=trial.max_diff)
-    supersedes: tuple[str, ...] = ()
-    if incumbent is not None and (
-        incumbent.candidate in race.entrants
-        or incumbent.template_version
-        != executor.template_version(problem, incumbent.candidate.template)
-    ):
-        supersedes = (incumbent.uid, *incumbent.supersedes)
     return Record(
         problem=problem,
         target=executor.target,
@@ -98,8 +135,33 @@ def _record(
             )
         ),
         tied=tuple(map(str, verdict.tied)),
-        note=_note(verdict, default),
-        supersedes=supersedes,
+        note="; ".join(filter(None, _notes(exploration, race, verdict, default))),
+        supersedes=_superseded(exploration, race, incumbent),
+    )
+
+
+def _superseded(exploration: Exploration, race: Race, incumbent: Record | None) -> tuple[str, ...]:
+    """What this verdict replaces: the incumbent, if it raced. One of another kernel version, whose
+    figure nobody can repeat, is replaced by a search that was not cut short."""
+    if incumbent is None:
+        return ()
+    version = exploration.executor.template_version(
+        exploration.problem, incumbent.candidate.template
+    )
+    stale = incumbent.template_version != version
+    if incumbent.candidate in race.entrants or (stale and not exploration.cut_short):
+        return (incumbent.uid, *incumbent.supersedes)
+    return ()
+
+
+def _notes(
+    exploration: Exploration, race: Race, verdict: finals.Verdict, default: Candidate | None
+) -> tuple[str, ...]:
+    return (
+        MARK if exploration.executor.cold else "",
+        _note(verdict, default),
+        _throttled(race),
+        _cut_short(exploration),
     )
 
 
@@ -111,6 +173,16 @@ def _note(verdict: finals.Verdict, default: Candidate | None) -> str:
     if verdict.winner == default:
         return "the default is the fastest"
     return ""
+
+
+def _throttled(race: Race) -> str:
+    return f"clocks were held down by {' and '.join(race.throttles)}" if race.throttles else ""
+
+
+def _cut_short(exploration: Exploration) -> str:
+    if not exploration.cut_short:
+        return ""
+    return f"{CUT_SHORT} after {len(exploration.trials)} of {exploration.wanted} trials"
 
 
 def _spread(samples: tuple[float, ...]) -> float:

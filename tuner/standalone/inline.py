@@ -2,18 +2,20 @@
 
 The modules are parsed, not imported, so that it works where neither torch nor Triton is installed,
 and what comes out is the text that was written, comments included. An alias at an import
-(`from x import y as z`) is the name that y gets.
+(`from x import y as z`) is the name that y gets. Where two modules mean different things by one
+name, the later one's gets its module's name in front.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib.util
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+
+from tuner.standalone.imports import Imported, import_statements
 
 _OURS = ("kernels.", "tuner.")
 _Definition = ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
@@ -27,34 +29,53 @@ class Inlined:
     body: str
 
 
-def inline(
-    module: str,
-    entries: Iterable[str],
-    values: Mapping[str, str],
-    decorators: Mapping[str, str],
-) -> Inlined:
-    """The functions `entries` of a module of ours, and all that they use of our modules.
+@dataclass(frozen=True)
+class Changes:
+    """What is to differ from the sources. Keys are names in the result, but for `stand_ins`.
+
+    Attributes:
+        values: instead of the values that these names are assigned.
+        decorators: instead of those of these functions.
+        annotations: of parameters of these functions that have none.
+        stand_ins: dotted names of ours, and what is taken in their place: another one, or a
+            builtin.
+        names: other names for these.
+    """
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    decorators: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    stand_ins: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+_NO_CHANGES = Changes()
+
+
+def inline(entries: Iterable[tuple[str, str]], changes: Changes = _NO_CHANGES) -> Inlined:
+    """Functions and classes of modules of ours, and all that they use of our modules.
 
     Args:
-        module: its dotted name.
-        values: instead of the values that these names are assigned in `module`.
-        decorators: instead of the decorators of these functions, by their names in the result.
+        entries: (dotted module, name). What comes first in the result is what the first one uses.
 
     Raises:
-        ValueError: two modules define one name, or one is defined by a statement of a kind that
-            cannot be taken over.
+        ValueError: a name that has to change is also a parameter's, a module of ours is imported
+            by `import`, or two modules import different things by one name.
     """
-    collection = _Collection()
-    for entry in entries:
+    collection = _Collection(changes)
+    for module, entry in entries:
         collection.take(module, entry)
+    finals = collection.final_names()
     pieces: list[_Piece] = []
+    known: set[tuple[str, ...]] = set()
     for source in collection.in_order():
         for statement in source.statements:
             if statement in source.taken:
-                known = values if source.module == module else {}
-                pieces.append(source.piece(statement, known, decorators))
-    _refuse_doubles(pieces)
-    return Inlined(_imports(collection.imports), _join(pieces))
+                piece = source.piece(statement, finals, changes)
+                if piece.names not in known:  # else an equal definition is there
+                    known.add(piece.names)
+                    pieces.append(piece)
+    return Inlined(import_statements(collection.imports), _join(pieces))
 
 
 def docstring(module: str) -> str:
@@ -73,13 +94,24 @@ class _Piece:
     lines: tuple[str, int, int]  # module, first and last line
 
 
+@dataclass(frozen=True)
+class _Meaning:
+    """What a name of ours stands for: a definition, where `module` has one of that name."""
+
+    module: str
+    name: str
+
+
+_Finals = Mapping[_Meaning, str]
+
+
 class _Source:
     """A module of ours and what was taken of it."""
 
     def __init__(self, module: str) -> None:
         self.module = module
         self.taken: set[_Definition] = set()
-        self.renamed: dict[str, str] = {}
+        self.uses: dict[str, _Meaning] = {}  # names of ours, dotted where it says module.name
         spec = importlib.util.find_spec(module)
         if spec is None or spec.origin is None:
             raise ValueError(f"{module} has no source")
@@ -109,18 +141,29 @@ class _Source:
                         found[name.partition(".")[0]] = statement, alias
         return found
 
-    def piece(
-        self, statement: _Definition, values: Mapping[str, str], decorators: Mapping[str, str]
-    ) -> _Piece:
-        names = tuple(self.renamed.get(name, name) for name in _names(statement))
+    def module_named(self, name: str) -> str | None:
+        """The module of ours that `name` is, dotted, if it is one."""
+        imported, alias = self.imports.get(name, (None, None))
+        if not isinstance(imported, ast.ImportFrom) or alias is None:
+            return None
+        origin = imported.module or ""
+        if not _ours(origin):
+            return None
+        spec = importlib.util.find_spec(origin)
+        places = (spec.submodule_search_locations if spec else None) or ()
+        found = any((Path(place) / f"{alias.name}.py").exists() for place in places)
+        return f"{origin}.{alias.name}" if found else None
+
+    def piece(self, statement: _Definition, finals: _Finals, changes: Changes) -> _Piece:
+        names = tuple(finals[_Meaning(self.module, name)] for name in _names(statement))
         first, last = _extent(statement)
-        lines = self._renamed_lines(statement)
-        if isinstance(statement, ast.FunctionDef) and names[0] in decorators:
+        lines = self._rewritten(statement, finals, changes.annotations.get(names[0], {}))
+        if isinstance(statement, ast.FunctionDef) and names[0] in changes.decorators:
             # Up to the line of def, which lines has at statement.lineno - first.
-            lines[: statement.lineno - first] = [decorators[names[0]]]
-        if isinstance(statement, ast.AnnAssign) and names[0] in values:
+            lines[: statement.lineno - first] = [changes.decorators[names[0]]]
+        if isinstance(statement, ast.AnnAssign) and names[0] in changes.values:
             annotation = ast.unparse(statement.annotation)
-            lines = [f"{names[0]}: {annotation} = {values[names[0]]}"]
+            lines = [f"{names[0]}: {annotation} = {changes.values[names[0]]}"]
         while first > 1 and self.lines[first - 2].startswith("#"):
             first -= 1
             lines.insert(0, self.lines[first - 1])
@@ -130,6 +173,12 @@ class _Source:
                 last = line
         spacious = isinstance(statement, (ast.FunctionDef, ast.ClassDef))
         return _Piece(names, "\n".join(lines), spacious, (self.module, first, last))
+
+    def identity(self, statement: _Definition) -> object:
+        """Equal for definitions that say the same of the same."""
+        own = _names(statement)
+        used = {_dotted(node) for node in ast.walk(statement)}.difference(own)
+        return ast.dump(statement), {self.uses[name] for name in used if name in self.uses}
 
     def _end_of_remark(self, statement: _Definition) -> int:
         """The last line of the string that stands below an assignment to explain it."""
@@ -145,54 +194,122 @@ class _Source:
                 return remark.end_lineno
         return _extent(statement)[1]
 
-    def _renamed_lines(self, statement: _Definition) -> list[str]:
+    def _rewritten(
+        self, statement: _Definition, finals: _Finals, annotations: Mapping[str, str]
+    ) -> list[str]:
+        """The lines of `statement`, with the names that the result gives to what they mean."""
         first, last = _extent(statement)
         lines = [line.encode() for line in self.lines[first - 1 : last]]  # as columns are counted
-        places = []
+        places = []  # line, column, what is there, what is to be
+        parameters = set()
         for node in ast.walk(statement):
-            if isinstance(node, ast.Name) and node.id in self.renamed:
-                places.append((node.lineno, node.col_offset, node.id))
-            elif isinstance(node, ast.FunctionDef) and node.name in self.renamed:
-                places.append((node.lineno, node.col_offset + len("def "), node.name))
-        for number, at, old in sorted(places, reverse=True):  # from the right, so that columns hold
-            line, new = lines[number - first], self.renamed[old].encode()
-            lines[number - first] = line[:at] + new + line[at + len(old.encode()) :]
+            if isinstance(node, ast.arg):
+                parameters.add(node.arg)
+                if node.arg in annotations:
+                    typed = f"{node.arg}: {annotations[node.arg]}"
+                    places.append((node.lineno, node.col_offset, node.arg, typed))
+                continue
+            at = 0
+            if isinstance(node, ast.FunctionDef):
+                written, at = node.name, len("def ")
+            elif isinstance(node, ast.ClassDef):
+                written, at = node.name, len("class ")
+            elif (dotted := _dotted(node)) is not None:
+                written = dotted
+            else:
+                continue
+            meaning = self.uses.get(written)
+            if meaning is not None and (final := finals[meaning]) != written:
+                assert isinstance(node, (ast.expr, ast.stmt))
+                places.append((node.lineno, node.col_offset + at, written, final))
+        for _, _, written, final in places:
+            if written in parameters and not final.startswith(f"{written}: "):
+                raise ValueError(f"{self.module} has a parameter {written}, which is to be {final}")
+        for number, column, old, new in sorted(places, reverse=True):  # so that columns hold
+            line = lines[number - first]
+            lines[number - first] = line[:column] + new.encode() + line[column + len(old) :]
         return [line.decode() for line in lines]
 
 
 @dataclass
 class _Collection:
+    changes: Changes
     sources: dict[str, _Source] = field(default_factory=dict)
-    uses: dict[str, set[str]] = field(default_factory=dict)  # module -> modules it takes from
-    imports: set[tuple[str | None, str, str | None]] = field(default_factory=set)
+    needs: dict[str, set[str]] = field(default_factory=dict)  # module -> modules it takes from
+    imports: set[Imported] = field(default_factory=set)
+    aliases: dict[_Meaning, str] = field(default_factory=dict)
 
-    def take(self, module: str, name: str) -> None:
-        """Take what `name` means in `module`, and all that it uses."""
+    def take(self, module: str, name: str) -> _Meaning | None:
+        """Take what `name` means in `module`, and all that it uses; None if it is not ours."""
+        stand_in = self.changes.stand_ins.get(f"{module}.{name}")
+        if stand_in is not None:
+            origin, _, other = stand_in.rpartition(".")
+            return self.take(origin, other) if origin else _Meaning("", other)
         source = self.sources.get(module) or self.sources.setdefault(module, _Source(module))
         statement = source.definitions.get(name)
-        if statement is not None:
-            if statement not in source.taken:
-                source.taken.add(statement)
-                for node in ast.walk(statement):
-                    if isinstance(node, ast.Name):
-                        self.take(module, node.id)
-            return
+        if statement is None:
+            return self._take_import(source, name)
+        if statement not in source.taken:
+            source.taken.add(statement)
+            for defined in _names(statement):
+                source.uses[defined] = _Meaning(module, defined)
+            for node in ast.walk(statement):
+                if (written := _dotted(node)) is not None:
+                    self._use(source, written)
+        return _Meaning(module, name)
+
+    def _use(self, source: _Source, written: str) -> None:
+        head, _, rest = written.partition(".")
+        whole = source.module_named(head)
+        if rest and whole is not None:
+            meaning = self.take(whole, rest)
+        elif rest or whole is not None:
+            return  # an attribute of what is not a module, whose name has a node of its own
+        else:
+            meaning = self.take(source.module, head)
+        if meaning is not None:
+            source.uses[written] = meaning
+            if meaning.module not in ("", source.module):
+                self.needs.setdefault(source.module, set()).add(meaning.module)
+
+    def _take_import(self, source: _Source, name: str) -> _Meaning | None:
         if name not in source.imports:
-            return  # a builtin, a parameter or a local name
+            return None  # a builtin, a parameter or a local name
         imported, alias = source.imports[name]
         if isinstance(imported, ast.ImportFrom):
             origin = imported.module or ""
-            if origin.startswith(_OURS):
-                self.uses.setdefault(module, set()).add(origin)
-                self.take(origin, alias.name)
-                if alias.asname is not None:
-                    self.sources[origin].renamed[alias.name] = alias.asname
-            else:
-                self.imports.add((origin, alias.name, alias.asname))
-        elif alias.name.startswith(_OURS):
-            raise ValueError(f"{module} imports {alias.name} as a whole")
+            if _ours(origin):
+                meaning = self.take(origin, alias.name)
+                if meaning is not None and alias.asname is not None:
+                    self.aliases[meaning] = alias.asname
+                return meaning
+            self.imports.add(Imported(origin, alias.name, alias.asname or ""))
+        elif _ours(alias.name):
+            raise ValueError(f"{source.module} imports {alias.name} as a whole")
         else:
-            self.imports.add((None, alias.name, alias.asname))
+            self.imports.add(Imported("", alias.name, alias.asname or ""))
+        return None
+
+    def final_names(self) -> dict[_Meaning, str]:
+        """The names in the result. Equal definitions of one name share it."""
+        finals: dict[_Meaning, str] = {}
+        bearers: dict[str, object] = {}
+        for source in self.in_order():
+            for statement in source.statements:
+                for name in _names(statement) if statement in source.taken else ():
+                    meaning = _Meaning(source.module, name)
+                    final = self.aliases.get(meaning, name)
+                    final = self.changes.names.get(final, final)
+                    definition = source.identity(statement)
+                    if bearers.setdefault(final, definition) != definition:
+                        home = source.module.rpartition(".")[2]
+                        final = f"{home.upper() if name.isupper() else home}_{name}"
+                        assert bearers.setdefault(final, definition) == definition
+                    finals[meaning] = final
+            for meaning in source.uses.values():
+                if not meaning.module:
+                    finals[meaning] = meaning.name
+        return finals
 
     def in_order(self) -> list[_Source]:
         """Each module after those that it takes from."""
@@ -200,13 +317,26 @@ class _Collection:
 
         def add(module: str) -> None:
             if module not in ordered:
-                for used in sorted(self.uses.get(module, ())):
-                    add(used)
+                for needed in sorted(self.needs.get(module, ())):
+                    add(needed)
                 ordered[module] = self.sources[module]
 
-        for module in sorted(self.sources):
+        for module in self.sources:
             add(module)
         return list(ordered.values())
+
+
+def _ours(module: str) -> bool:
+    return f"{module}.".startswith(_OURS)
+
+
+def _dotted(node: ast.AST) -> str | None:
+    """`name` or `name.attribute`, where `node` is one of them."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return f"{node.value.id}.{node.attr}"
+    return None
 
 
 def _names(statement: _Definition) -> list[str]:
@@ -225,15 +355,6 @@ def _extent(statement: _Definition) -> tuple[int, int]:
     return first, statement.end_lineno
 
 
-def _refuse_doubles(pieces: Iterable[_Piece]) -> None:
-    homes: dict[str, str] = {}
-    for piece in pieces:
-        for name in piece.names:
-            if name in homes:
-                raise ValueError(f"{homes[name]} and {piece.lines[0]} both define {name}")
-            homes[name] = piece.lines[0]
-
-
 def _join(pieces: Iterable[_Piece]) -> str:
     """The pieces with the blank lines that ruff's formatter wants between them."""
     text = ""
@@ -246,20 +367,3 @@ def _join(pieces: Iterable[_Piece]) -> str:
         text += piece.text
         before = piece
     return text
-
-
-def _imports(found: Iterable[tuple[str | None, str, str | None]]) -> str:
-    """Import statements in isort's order: the standard library first."""
-    sections: tuple[list[str], list[str]] = ([], [])
-    whole = sorted((name, asname) for origin, name, asname in found if origin is None)
-    for name, asname in whole:
-        line = f"import {name} as {asname}" if asname else f"import {name}"
-        sections[name.partition(".")[0] not in sys.stdlib_module_names].append(line)
-    parts: dict[str, list[str]] = {}
-    for origin, name, asname in sorted((o or "", n, a or "") for o, n, a in found):
-        if origin and origin != "__future__":
-            parts.setdefault(origin, []).append(f"{name} as {asname}" if asname else name)
-    for origin, names in parts.items():
-        line = f"from {origin} import {', '.join(names)}"
-        sections[origin.partition(".")[0] not in sys.stdlib_module_names].append(line)
-    return "\n\n".join("\n".join(section) for section in sections if section)

@@ -35,9 +35,9 @@ from tuner.record import Record
 from tuner.store import postgresql, rows, sqlite
 from tuner.store.errors import StoreError, explain
 from tuner.store.interrupts import deferring_interrupts
-from tuner.store.locations import check_type
 from tuner.store.migrate import revision, upgrade
 from tuner.store.moments import tomorrow
+from tuner.store.mounts import network_file_system
 from tuner.store.schema import HEAD, records, trials
 from tuner.store.wire import WireError
 from tuner.target import Hardware
@@ -52,6 +52,9 @@ WRITER_TIMEOUT_S = 30.0
 among many, one may be passed over for a while."""
 READER_TIMEOUT_S = 0.2
 """How long a read-only store waits: it serves calls that must not stall."""
+
+# UnicodeError: what SQLite says of a damaged schema may quote it.
+_TROUBLE = (SQLAlchemyError, UnicodeError)
 
 _CHUNK = 500  # SQLite once allowed 999 variables a statement
 
@@ -93,7 +96,8 @@ class Store:
             create: make the file, its folder and the tables where there are none.
             timeout_s: how long to wait for other writers.
             write_ahead_log: for a new SQLite file. Without it readers wait for writers, but the
-                file can be read where nothing can be written beside it.
+                file can be read where nothing can be written beside it. A network file system
+                never gets one.
 
         Raises:
             StoreError: it is not there, not ours, of a newer version, damaged, or may not be
@@ -117,11 +121,19 @@ class Store:
         if not create and not place.exists():
             raise StoreError(f"{place} does not exist")
         sqlite.prepare_for_writing(place)
+        network = network_file_system(place.parent)
+        if network is not None:
+            logger.warning(
+                "%s lies on a network file system (%s), where SQLite cannot keep writers of "
+                "several hosts apart: write from one host, or give them a postgresql:// URL",
+                place,
+                network,
+            )
         engine = sqlite.writing_engine(place, timeout_s)
         store = cls(str(place), engine, engine, lambda: sqlite.change_token(place))
         with store._reading() as connection:
             found = revision(connection, store.location)
-        if found is None and write_ahead_log:
+        if found is None and write_ahead_log and network is None:
             sqlite.use_write_ahead_log(engine, place, timeout_s)
         if found != HEAD:
             with store._writing() as connection:
@@ -269,7 +281,7 @@ class Store:
         try:
             with self._reader.connect() as connection:
                 yield connection
-        except SQLAlchemyError as error:
+        except _TROUBLE as error:
             raise explain(self.location, error) from error
 
     @contextmanager
@@ -279,7 +291,7 @@ class Store:
         try:
             with self._writer.execution_options(**sqlite.IMMEDIATE).begin() as connection:
                 yield connection
-        except SQLAlchemyError as error:
+        except _TROUBLE as error:
             raise explain(self.location, error) from error
 
     def _read(self, query: Select[Any], parse: Callable[[Any], T]) -> list[T]:
@@ -305,8 +317,9 @@ class Store:
 
 def _parse(location: str | Path) -> Path | URL:
     """A path for SQLite, a URL for PostgreSQL."""
-    # As of a variable that is not set; Path would take it for the folder here.
-    if check_type(location) == "":
+    if not isinstance(location, (str, Path)):
+        raise TypeError(f"the database is {location!r}, but must be a path or a URL")
+    if location == "":  # as of a variable that is not set; Path would take it for the folder here
         raise StoreError("the database is '', but must be a path or a URL")
     if isinstance(location, Path) or "://" not in location:
         return _expanded(location)

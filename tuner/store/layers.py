@@ -142,5 +142,5 @@ def _read(location: str | Path, strict: bool) -> list[Record]:
 def _never_made(location: str | Path) -> bool:
     try:
         return "://" not in str(location) and not Path(location).expanduser().exists()
-    except RuntimeError:  # the home of a user that is not known: whoever reads it says so
-        return False
+    except (RuntimeError, OSError):  # a home of nobody, a folder one may not enter, a name too long
+        return False  # whoever reads it says so

@@ -32,9 +32,14 @@ def user_database(location: str | Path | None = None) -> str | Path:
         return check_type(location)
     if chosen := os.environ.get("TUNER_DB"):
         return chosen
+    return data_folder() / _NAME
+
+
+def data_folder() -> Path:
+    """Where what is the user's own is kept."""
     from platformdirs import user_data_path
 
-    return user_data_path("attention-tuner", appauthor=False) / _NAME
+    return Path(user_data_path("attention-tuner", appauthor=False))
 
 
 def check_type(location: str | Path) -> str | Path:

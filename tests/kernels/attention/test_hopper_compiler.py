@@ -15,6 +15,7 @@ pytest.importorskip("triton")
 from kernels.attention.config import Config
 from kernels.attention.hopper import HopperTemplate
 from kernels.attention.problem import HEADDIMS, Problem, Specialization
+from scripts.check_compiles import allowed_spills
 
 TEMPLATE = HopperTemplate()
 
@@ -54,10 +55,7 @@ def assembled(binary):
 @pytest.mark.parametrize(("causal", "lse"), [(True, False), (True, True), (False, False)])
 def test_defaults_fit_and_do_not_spill(headdim, causal, lse):
     binary = compiled(headdim, causal, "bf16" if lse else "fp16", lse)
-    import triton
-
-    if triton.__version__.startswith("3.6."):  # later compilers spill about a hundred bytes
-        assert binary.resources.spills == 0
+    assert binary.resources.spills <= allowed_spills()
     assert 0 < binary.resources.shared_memory <= 232448
     assert "wgmma.mma_async" in binary.kernel.asm["ptx"]
     assert "cp.async.bulk.tensor.4d" in binary.kernel.asm["ptx"]

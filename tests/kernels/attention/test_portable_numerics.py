@@ -1,43 +1,13 @@
-"""Runs interpreted_numerics.py in a process of its own: Triton decides at import whether it
-interprets, and the other tests compile."""
+"""The portable kernel's numbers, as interpreted_numerics.py checks them on Triton's interpreter."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
+from tests.interpreter import interpret
 
-ROOT = Path(__file__).parents[3]
 CASES = Path(__file__).with_name("interpreted_numerics.py")
 
 
-def version(distribution: str) -> tuple[int, ...]:
-    """(major, minor, patch), empty if it is not installed."""
-    try:
-        found = importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return ()
-    return tuple(int(number) for number in re.findall(r"\d+", found)[:3])
-
-
 def test_the_kernel_equals_the_reference_on_the_interpreter():
-    triton, numpy = version("triton"), version("numpy")
-    if not triton or not numpy or not version("torch"):
-        pytest.skip("needs triton, torch and numpy")
-    if numpy >= (2, 4) and triton < (3, 7, 1):
-        pytest.skip("this Triton's interpreter breaks on this numpy")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", str(CASES)],
-        cwd=ROOT,
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-2000:]}"
-    assert " passed" in done.stdout
+    interpret(CASES)

@@ -47,7 +47,7 @@ def related_trials(draw: st.DrawFn) -> list[Any]:
 
 
 @settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(strategies.related_records(), st.lists(related_trials(), min_size=3, max_size=3), st.data())
 def test_it_is_commutative_associative_and_idempotent(

@@ -120,3 +120,14 @@ def test_the_shipped_spaces(tuner: Run) -> None:
     assert "D128 S8192 causal" in said.out
     again = tuner("search", *words, "--trials", "15")
     assert "fresh record" in again.err
+
+
+def test_latency_wants_a_database_and_a_card_of_its_own(tuner: Run, tmp_path: Path) -> None:
+    said = tuner("search", "--objective", "latency", "--backend", "replay")
+    assert said.status != 0
+    assert "needs a --db" in said.err
+    said = tuner(
+        "search", "--objective", "latency", "--backend", "replay", "--db", tmp_path / "x.db"
+    )
+    assert said.status != 0
+    assert "latency cannot be replayed" in said.err

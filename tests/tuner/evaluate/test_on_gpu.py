@@ -150,3 +150,19 @@ def test_the_stopwatch_knows_how_long_a_known_launch_takes() -> None:
         mean = stopwatch(sleep, 20)
         assert 0.8 < mean < 2.5  # 2 million cycles at 0.8 to 2.5 GHz
         assert sum(stopwatch.each(sleep, 20)) / 20 == pytest.approx(mean, rel=0.2)
+
+
+def test_every_gpu_of_the_machine_evaluates() -> None:
+    import torch
+
+    count = torch.cuda.device_count()
+    if count < 2:
+        pytest.skip("needs two GPUs")
+    problem = Problem.on_grid(64, 2048, True)
+    with LocalExecutor(devices=range(count)) as executor:
+        default = registry.get("portable").default(problem, executor.target.hardware.capability)
+        candidate = Candidate("portable", default)
+        assert executor.compile(problem, candidate).result(300).outcome is Outcome.OK
+        futures = [executor.evaluate(problem, candidate, None) for _ in range(2 * count)]
+        results = [future.result(120) for future in futures]
+    assert all(result.outcome is Outcome.OK for result in results), results

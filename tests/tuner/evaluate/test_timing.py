@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tuner.evaluate import timing
-from tuner.evaluate.rounds import Lane, interleave
+from tuner.evaluate.rounds import Lane, interleave, oddest
 from tuner.evaluate.sensor import Sensor
 
 
@@ -113,3 +113,53 @@ def test_rounds_are_interleaved() -> None:
     assert ran == announced == [*"abc", *"abc", *"bca", *"cab"]  # a warm-up comes first
     assert all(lane.samples_ms == [15.0] * 3 for lane in lanes)
     interleave([], 3, Stopwatch())
+
+
+class Clocked(Sensor):
+    """Reads the clocks that a test gives it."""
+
+    def __init__(self, clocks: list[int]) -> None:
+        super().__init__(None)
+        self._given = iter(clocks)
+
+    def read(self) -> None:
+        self._clocks.append(next(self._given))
+        self._powers.append(600.0)
+
+
+def test_a_round_at_an_odd_clock_is_taken_again() -> None:
+    class Stopwatch:
+        # Two lanes: a warm-up, five rounds of which the third is odd, and that once more.
+        sensor = Clocked([1, 1, *[1500, 1510] * 2, 900, 905, *[1490, 1500] * 2, 1500, 1500])
+        calls = 0
+
+        def __call__(self, launch: Callable[[], object], launches: int) -> float:
+            self.calls += 1
+            self.sensor.read()
+            return float(self.calls)
+
+    lanes = [Lane(name, lambda: None, 1) for name in "ab"]
+    stopwatch = Stopwatch()
+    interleave(lanes, 5, stopwatch)
+    assert stopwatch.calls == 2 + 2 * 5 + 2
+    assert [len(lane.samples_ms) for lane in lanes] == [5, 5]
+    assert {lane.samples_ms[2] for lane in lanes} == {13.0, 14.0}
+
+
+def test_a_clock_that_stays_odd_does_not_hold_up_a_race() -> None:
+    class Stopwatch:
+        sensor = Clocked([1, *[1500, 900] * 50])
+
+        def __call__(self, launch: Callable[[], object], launches: int) -> float:
+            self.sensor.read()
+            return 1.0
+
+    (lane,) = lanes = [Lane("a", lambda: None, 1)]
+    interleave(lanes, 6, Stopwatch())
+    assert len(lane.samples_ms) == 6
+
+
+def test_unknown_clocks_are_not_odd() -> None:
+    assert oddest([None, None]) is None
+    assert oddest([1500.0, None, 1480.0]) is None
+    assert oddest([1500.0, 1500.0, 1400.0]) == 2

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kernels.attention.config import Config
-from tuner.search.driver import Options, search
+from tuner.search.driver import search
 from tuner.search.events import Event, ProblemEnded, ProblemSkipped, ProblemStarted, TrialEnded
+from tuner.search.options import Options
 from tuner.store import Store
 from tuner.trial import Candidate, Outcome
 
-from .conftest import ToyExecutor, ToyTemplate, latency, problem, record
+from .conftest import H100, ToyExecutor, ToyTemplate, latency, problem, record
 
 P = problem()
 BEST = Candidate("toy", Config(BLOCK_M=128, BLOCK_N=64, num_stages=3, flag=True))
@@ -239,3 +241,15 @@ def test_progress_counts_up_to_the_total_with_best_and_eta(
 def test_bad_options_are_named(options: dict, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Options(**options)
+
+
+def test_a_winner_under_an_older_triton_is_tried_and_races(
+    executor: ToyExecutor, store: Store
+) -> None:
+    config = Config(BLOCK_M=16, BLOCK_N=16, num_stages=1, flag=False)  # slow: nobody asks for it
+    older = record(P, config=config, target=replace(H100, triton="3.5.0"))
+    (found,), _ = run(executor, store, inherited=[older], trials=8)
+    assert found is not None
+    assert older.candidate in executor.evaluated[:2]
+    assert older.candidate in executor.raced
+    assert found.supersedes == ()

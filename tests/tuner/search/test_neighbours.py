@@ -8,7 +8,7 @@ from tuner.search.candidates import enumerate_candidates
 from tuner.search.space import SearchSpace, search_space
 from tuner.trial import Outcome, Trial
 
-from .conftest import H100, ToyExecutor, ToyTemplate, latency, problem, record
+from .conftest import H100, ToyExecutor, ToyTemplate, latency, problem
 
 P = problem(4096)
 
@@ -31,7 +31,7 @@ def trials(what: Problem, count: int) -> list[Trial]:
 
 
 def test_the_prior_orders_candidates_as_their_latencies(toy: ToyTemplate) -> None:
-    found = neighbours.prior(P, [record(problem(8192))], space(), lambda other: trials(other, 40))
+    found = neighbours.prior(P, [problem(8192)], space(), lambda other: trials(other, 40))
     assert found is not None
     truth = [latency(P, c.config) for c in space().candidates.feasible]
     assert np.corrcoef(found, np.log(truth))[0, 1] > 0.8
@@ -44,11 +44,11 @@ def test_the_nearest_problem_with_enough_trials_counts(toy: ToyTemplate) -> None
         asked.append(other.seqlen)
         return trials(other, 40 if other.seqlen == 512 else 5)
 
-    records = [record(problem(seqlen)) for seqlen in (16384, 512, 2048, 4096)]
-    assert neighbours.prior(P, records, space(), known) is not None
+    others = [problem(seqlen) for seqlen in (16384, 512, 2048, 4096)]
+    assert neighbours.prior(P, others, space(), known) is not None
     assert asked == [2048, 16384, 512]
 
 
 def test_another_mask_or_headdim_is_no_neighbour(toy: ToyTemplate) -> None:
-    records = [record(problem(8192, causal=False)), record(problem(8192, headdim=64))]
-    assert neighbours.prior(P, records, space(), lambda other: trials(other, 40)) is None
+    others = [problem(8192, causal=False), problem(8192, headdim=64)]
+    assert neighbours.prior(P, others, space(), lambda other: trials(other, 40)) is None

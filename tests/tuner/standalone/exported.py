@@ -7,18 +7,31 @@ import random
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from kernels.attention import registry
+from kernels.attention.config import Config
 from kernels.attention.problem import Problem
 from tests.tuner.store import samples
 from tuner.record import Record
-from tuner.standalone.portable import standalone_file
+from tuner.standalone.document import standalone_file
 from tuner.target import Hardware
 from tuner.trial import Candidate
 
 TARGET = samples.TARGET
 OTHER_CARD = replace(TARGET, gpu_name="NVIDIA H200", hardware=Hardware(90, 132, 140, 700))
+AMPERE = replace(TARGET, gpu_name="NVIDIA A100", hardware=Hardware(80, 108, 80, 400))
 OLDER_TRITON = replace(TARGET, triton="3.5.0")
+
+PARAMETERS = {"block_m": "BLOCK_M", "block_n": "BLOCK_N"}
+
+
+def candidate_of(written: Any, headdim: int) -> Candidate:
+    """What a standalone file means by a config."""
+    values = {PARAMETERS.get(name, name): value for name, value in written._asdict().items()}
+    if headdim != 256:
+        values.pop("sum_late", None)  # which only that headdim has
+    return Candidate(type(written).__name__.lower(), Config(values))
 
 
 def problem(random: random.Random) -> Problem:
@@ -34,20 +47,19 @@ def problem(random: random.Random) -> Problem:
 
 
 def records(seed: int, number: int = 60) -> list[Record]:
-    """Records of the portable template as several cards, Tritons and kernels leave them; no two of
-    one problem and rank."""
+    """Records as several cards, Tritons and kernels leave them; no two of one problem and rank."""
     draw = random.Random(seed)
-    template = registry.get("portable")
     found: dict[object, Record] = {}
     for index in range(number):
         of = problem(draw)
         target = draw.choice((TARGET, TARGET, OTHER_CARD, OLDER_TRITON))
+        template = registry.get(draw.choice(registry.names()))
         config = draw.choice(list(template.feasible(of.specialization, 90)))
         found[of, target] = samples.bare_record(
             median_ms=1 + index / 7,
             problem=of,
             target=target,
-            candidate=Candidate("portable", config),
+            candidate=Candidate(template.name, config),
             template_version=template.version,
         )
     return list(found.values())

@@ -6,10 +6,11 @@ import ast
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tuner.standalone.inline import inline
+from tuner.standalone.inline import Changes, inline
 
 
 @pytest.fixture
@@ -56,7 +57,10 @@ def test_takes_what_is_used_with_its_remarks_and_renames_by_alias(modules: Path)
         "# Filled in.\nTABLE: dict[str, int] = {}\n\n\n"
         "def entry():\n    return _toil(4), TABLE\n"
     )
-    found = inline("tuner_like.host", ["entry"], {"TABLE": '{"a": 1}'}, {"_toil": "@cache  # 2"})
+    found = inline(
+        [("tuner_like.host", "entry")],
+        Changes(values={"TABLE": '{"a": 1}'}, decorators={"_toil": "@cache  # 2"}),
+    )
     assert found.imports == "import math as m\nfrom functools import cache"
     assert found.body == (
         '# Twice as much\n# as one.\nTWO = 2\n"""Explains."""\n\n\n'
@@ -71,15 +75,82 @@ def test_takes_what_is_used_with_its_remarks_and_renames_by_alias(modules: Path)
     assert "tuner_like.origin" not in sys.modules
 
 
-def test_two_meanings_of_one_name_are_refused(modules: Path) -> None:
+def test_two_meanings_of_one_name_are_told_apart_and_two_like_ones_are_one(modules: Path) -> None:
+    (modules / "a.py").write_text(
+        "LIMIT = 1\nSAME = 7  # here\n\n\ndef f():\n    return LIMIT + SAME\n"
+    )
+    (modules / "b.py").write_text(
+        "from tuner_like.a import f\n\nLIMIT = 2\nSAME = 7  # there\n\n\n"
+        "def h():\n    return LIMIT\n\n\ndef g():\n    return f() + h() + LIMIT + SAME\n"
+    )
+    (modules / "c.py").write_text("def h():\n    return 5\n")
+    (modules / "host.py").write_text(
+        "from tuner_like.b import g\nfrom tuner_like.c import h\n\n\n"
+        "def entry():\n    return g(), h()\n"
+    )
+    found = inline([("tuner_like.host", "entry")])
+    assert "LIMIT = 1\n" in found.body
+    assert "B_LIMIT = 2\n" in found.body
+    assert found.body.count("SAME = 7") == 1
+    assert "def c_h():" in found.body
+    space: dict[str, Any] = {}
+    exec(found.body, space)
+    assert space["entry"]() == (8 + 2 + 2 + 7, 5)
+
+
+def test_a_parameter_is_not_taken_for_what_is_renamed(modules: Path) -> None:
     (modules / "a.py").write_text("LIMIT = 1\n\n\ndef f():\n    return LIMIT\n")
-    (modules / "b.py").write_text("LIMIT = 2\n\n\ndef g():\n    return LIMIT\n")
+    (modules / "b.py").write_text(
+        "LIMIT = 2\n\n\ndef h():\n    return LIMIT\n\n\ndef g(LIMIT):\n    return LIMIT + h()\n"
+    )
     (modules / "host.py").write_text(
         "from tuner_like.a import f\nfrom tuner_like.b import g\n\n\n"
-        "def entry():\n    return f() + g()\n"
+        "def entry():\n    return f() + g(1)\n"
     )
-    with pytest.raises(ValueError, match=r"tuner_like\.a and tuner_like\.b both define LIMIT"):
-        inline("tuner_like.host", ["entry"], {}, {})
+    with pytest.raises(ValueError, match="parameter LIMIT, which is to be B_LIMIT"):
+        inline([("tuner_like.host", "entry")])
+
+
+def test_stand_ins_annotations_and_other_names(modules: Path) -> None:
+    (modules / "heavy.py").write_text("import numpy\n\n\nclass Big:\n    x = numpy.pi\n")
+    (modules / "work.py").write_text(
+        "from tuner_like import heavy\nfrom tuner_like.heavy import Big as Large\n\n\n"
+        "class Kept:\n    pass\n\n\n"
+        "def work(a: heavy.Big, b: Large, c, *, d=1) -> Kept:\n"
+        "    return heavy.Big(), Large, a, b, c\n"
+    )
+    (modules / "light.py").write_text("class Small:\n    pass\n")
+    (modules / "host.py").write_text(
+        "from tuner_like.work import work as toil\n\n\ndef entry():\n    return toil(1, 2, 3)\n"
+    )
+    stand_in = {"tuner_like.heavy.Big": "tuner_like.light.Small"}
+    changes = Changes(
+        annotations={"labour": {"c": "int"}},
+        stand_ins=stand_in,
+        names={"toil": "labour", "Kept": "Own"},
+    )
+    found = inline([("tuner_like.host", "entry")], changes)
+    assert found.imports == ""
+    assert "class Own:" in found.body
+    assert "class Large:\n    pass" in found.body  # what is like Small, by the name that work uses
+    assert "def labour(a: Large, b: Large, c: int, *, d=1) -> Own:" in found.body
+    space: dict[str, Any] = {}
+    exec(found.body, space)
+    assert isinstance(space["entry"]()[0], space["Large"])
+    plain = inline(
+        [("tuner_like.host", "entry")], Changes(stand_ins=dict.fromkeys(stand_in, "int"))
+    )
+    assert "def toil(a: int, b: int, c, *, d=1) -> Kept:" in plain.body
+
+
+def test_two_imports_of_one_name_are_refused(modules: Path) -> None:
+    (modules / "a.py").write_text("from math import pow\n\n\ndef f():\n    return pow\n")
+    (modules / "host.py").write_text(
+        "from operator import pow\nfrom tuner_like.a import f\n\n\n"
+        "def entry():\n    return f(), pow\n"
+    )
+    with pytest.raises(ValueError, match="math and operator are both asked for pow"):
+        inline([("tuner_like.host", "entry")])
 
 
 def test_a_whole_module_of_ours_is_refused(modules: Path) -> None:
@@ -88,11 +159,11 @@ def test_a_whole_module_of_ours_is_refused(modules: Path) -> None:
         "import tuner_like.a\n\n\ndef entry():\n    return tuner_like\n"
     )
     with pytest.raises(ValueError, match="as a whole"):
-        inline("tuner_like.host", ["entry"], {}, {})
+        inline([("tuner_like.host", "entry")])
 
 
 def test_the_modules_of_the_hopper_kernel_can_be_taken_over() -> None:
-    found = inline("kernels.attention.hopper_kernel", ["attention_forward"], {}, {})
+    found = inline([("kernels.attention.hopper_kernel", "attention_forward")])
     tree = ast.parse(f"{found.imports}\n{found.body}")
     names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     assert {"attention_forward"} < names

@@ -85,6 +85,15 @@ def test_a_damaged_page(path):
     assert path.read_bytes() == before
 
 
+def test_a_damaged_schema_that_sqlite_quotes_as_it_is(tmp_path):
+    path = tmp_path / "mine.db"
+    Store.open(path, write_ahead_log=False).close()
+    content = path.read_bytes()
+    assert b"CREATE TABLE records (" in content
+    path.write_bytes(content.replace(b"CREATE TABLE records (", b"CREATE TABLE records \x8e"))
+    assert_refused_untouched(path, "is damaged; restore a backup of it")
+
+
 def test_the_storage_of_an_optuna_study(tmp_path):
     path = tmp_path / "study.db"
     optuna.create_study(storage=f"sqlite:///{path}")

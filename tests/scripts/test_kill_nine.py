@@ -1,0 +1,27 @@
+"""kill -9 twenty times; the script does it a hundred times for the published figure."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.kill_nine import KINDS
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+    pytest.mark.timeout(300),
+]
+
+
+@pytest.mark.parametrize(("kind", "kills"), [("driver", 7), ("worker", 6), ("writer", 7)])
+def test_a_kill_at_any_moment_loses_repeats_and_damages_nothing(
+    kind: str, kills: int, tmp_path: Path
+) -> None:
+    seed = random.randrange(2**32)
+    tally = KINDS[kind](kills, tmp_path, random.Random(seed))
+    assert tally.kills == kills
+    assert tally.told > 0
+    assert tally.faults == 0, f"seed {seed}: {tally}"

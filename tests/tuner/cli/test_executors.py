@@ -1,0 +1,95 @@
+"""Which executor a command line asks for: `--gpus`, `--executor`, `--ray-address`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.cli.executors import executor_for
+from tuner.cli.failure import CommandError
+from tuner.evaluate import local, ray_cluster
+
+Run = Callable[..., Any]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--gpus", "x"), "--gpus is 'x', but must be all, or different numbers of GPUs, such as"),
+        (("--gpus", "0,0"), "--gpus is '0,0', but must be all, or different numbers"),
+        (("--gpus", "-1"), "--gpus is '-1', but must be all"),
+        (("--gpus", ""), "--gpus is '', but must be all"),
+        (("--gpus", "0", "--backend", "replay"), "--gpus is '0', but a replay needs no GPU"),
+        (("--gpus", "all", "--executor", "ray"), "--gpus is 'all', but --executor ray uses all"),
+        (("--executor", "slurm"), "--executor is 'slurm', but must be one of local, ray"),
+        (("--ray-address", "h:1"), "--ray-address is 'h:1', but needs --executor ray"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(tuner: Run, words: tuple[str, ...], said: str) -> None:
+    result = tuner("search", *words)
+    assert result.status == 2
+    assert result.err.startswith(f"tuner: {said}")
+    assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("gpus", "count", "devices"),
+    [(None, 2, (0,)), ("all", 2, (0, 1)), ("1", 2, (1,)), ("2, 0", 3, (2, 0))],
+)
+def test_the_gpus_that_are_opened(
+    monkeypatch: pytest.MonkeyPatch, gpus: str | None, count: int, devices: tuple[int, ...]
+) -> None:
+    opened = []
+    monkeypatch.setattr("tuner.device.gpu_count", lambda: count)
+    monkeypatch.setattr(
+        local, "LocalExecutor", lambda devices, jobs, cold_l2: opened.append(devices)
+    )
+    executor_for("cuda", None, gpus=gpus)
+    assert opened == [devices]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "count", "said"),
+    [
+        ("all", 0, "--gpus is 'all', but there is no NVIDIA GPU here"),
+        ("1", 1, "--gpus is '1', but here is GPU 0 only"),
+        ("0,5", 4, "--gpus is '0,5', but here are GPUs 0 to 3 only"),
+    ],
+)
+def test_gpus_that_are_not_there(
+    monkeypatch: pytest.MonkeyPatch, gpus: str, count: int, said: str
+) -> None:
+    monkeypatch.setattr("tuner.device.gpu_count", lambda: count)
+    with pytest.raises(CommandError) as caught:
+        executor_for(None, None, gpus=gpus)
+    assert str(caught.value) == said
+
+
+def test_without_ray_it_says_what_to_install(tuner: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    said = tuner("search", "--executor", "ray")
+    assert said.status == 2
+    assert said.err == (
+        "tuner: the executor ray needs Ray, which is not installed; "
+        "pip install 'attention-tuner[ray]'\n"
+    )
+
+
+def test_a_cluster_measures_or_rehearses(monkeypatch: pytest.MonkeyPatch, spaces: Path) -> None:
+    made = []
+
+    class Cluster:
+        evaluate_slots, compile_slots = 3, 2
+
+        def __init__(self, address: str | None, **options: Any) -> None:
+            made.append((address, options))
+
+    monkeypatch.setattr(ray_cluster, "RayExecutor", Cluster)
+    executor_for(None, None, executor="ray", ray_address="h:1")
+    executor = executor_for("replay", spaces, executor="ray")
+    assert made[0] == ("h:1", {})
+    assert made[1][1]["gpu_options"]["folder"] == str(spaces)
+    assert executor.announce().endswith("; rehearsed by 3 evaluators.")

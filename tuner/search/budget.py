@@ -1,0 +1,60 @@
+"""The time of a search: one hard deadline, and a problem's share of what is left until then."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+# Of a problem's share, what is kept for its finals: this fraction, at most so many seconds.
+_FINALS_SHARE, _FINALS_SECONDS = 0.3, 4.0
+
+
+class Budget:
+    """Wall clock for all problems of a search together.
+
+    A share is handed out only once a problem has what it must wait for, and is an equal part of
+    what is left then: nobody pays alone for the first compilations of a specialization, and what a
+    problem does not use goes to those after it.
+    """
+
+    def __init__(
+        self,
+        seconds: float | None = None,
+        problems: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        Args:
+            seconds: from now; None for no limit.
+            problems: in all.
+        """
+        self.clock = clock
+        self._end = clock() + (math.inf if seconds is None else seconds)
+        self._last_call = self._end - _reserve(self.left / max(1, problems))
+
+    @property
+    def left(self) -> float:
+        """Seconds until the hard deadline; 0 after it."""
+        return max(0.0, self._end - self.clock())
+
+    @property
+    def spent(self) -> bool:
+        """Whether the last call is over, so that no problem need be begun."""
+        return self.clock() >= self._last_call
+
+    @property
+    def last_call(self) -> float:
+        """When, on the clock, a problem must go to its finals whatever it lacks: in time for them
+        before the hard deadline."""
+        return self._last_call
+
+    def share(self, problems: int) -> float:
+        """When, on the clock, the first of `problems` still to be searched should go to its finals:
+        its equal share of what is left, less what these take."""
+        part = self.left / max(1, problems)
+        return self.clock() + part - _reserve(part)
+
+
+def _reserve(seconds: float) -> float:
+    return 0.0 if math.isinf(seconds) else min(_FINALS_SHARE * seconds, _FINALS_SECONDS)

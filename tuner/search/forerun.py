@@ -1,0 +1,79 @@
+"""Compiling ahead of need: what the compilers do while the problem at hand leaves them idle.
+
+A search waits for the compiler at the start of a specialization, where nothing is compiled, and
+whenever its model changes its mind. Both cost least where the likely binaries are there already:
+templates' defaults and winners for the problems to come, and what the model at hand thinks next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+
+from kernels.attention.problem import Problem, Specialization
+from tuner.evaluate.executor import Compilation, Executor
+from tuner.trial import Candidate
+
+Binaries = set[tuple[Candidate, Specialization]]
+Job = tuple[Problem, Candidate]
+
+
+class Forerunner:
+    """Compilations nobody waits for yet. Their binaries stay with the executor, which serves an
+    equal compilation later at once.
+
+    Args:
+        binaries: what is compiled already, and so costs no more; added to.
+    """
+
+    def __init__(self, executor: Executor, binaries: Binaries) -> None:
+        self._executor = executor
+        self._binaries = binaries
+        self._jobs: Iterator[Job] = iter(())
+        self._under_way: dict[Future[Compilation], Job] = {}
+        self._asked: Binaries = set()
+        self._seconds = 0.0
+
+    def plan(self, jobs: Iterable[Job]) -> None:
+        """What to compile when there is room, in this order, in place of what was planned. `jobs`
+        are drawn as there is."""
+        self._jobs = iter(jobs)
+
+    def fill(self, free: int, likely: Callable[[], Sequence[Job]] = tuple) -> None:
+        """Keep up to `free` compilations going: what is planned, then what is `likely`."""
+        self._reap()
+        guesses: Iterator[Job] | None = None
+        while len(self._under_way) < free:
+            job = next(self._jobs, None)
+            if job is None:
+                if guesses is None:
+                    guesses = iter(likely())
+                job = next(guesses, None)
+            if job is None:
+                return
+            problem, candidate = job
+            binary = candidate, problem.specialization
+            if binary not in self._binaries and binary not in self._asked:
+                self._asked.add(binary)
+                self._under_way[self._executor.compile(problem, candidate)] = job
+
+    def compiled(self, specialization: Specialization) -> list[Candidate]:
+        """Candidates whose binaries for `specialization` are there."""
+        self._reap()
+        return [candidate for candidate, of in self._binaries if of == specialization]
+
+    def take_seconds(self) -> float:
+        """CPU seconds of compilations that ended since the last call."""
+        self._reap()
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    def _reap(self) -> None:
+        for future in [future for future in self._under_way if future.done()]:
+            problem, candidate = self._under_way.pop(future)
+            binary = candidate, problem.specialization
+            if future.cancelled():
+                self._asked.discard(binary)
+            elif binary not in self._binaries:
+                self._binaries.add(binary)
+                self._seconds += future.result().seconds

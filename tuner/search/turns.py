@@ -1,0 +1,98 @@
+"""Whether a problem of a plan is to be searched, and all its search starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernels.attention import registry
+from kernels.attention.problem import Problem
+from tuner.evaluate.executor import Executor
+from tuner.record import Record, standing
+from tuner.search.candidates import CandidateSet, enumerate_candidates
+from tuner.search.exploration import Exploration
+from tuner.search.forerun import Binaries, Forerunner
+from tuner.search.options import Options
+from tuner.search.verdict import CUT_SHORT
+from tuner.store import Store
+
+
+@dataclass(frozen=True)
+class Skip:
+    """A problem that is not searched, and why; with the fresh record that makes it needless."""
+
+    reason: str
+    record: Record | None = None
+
+
+class Turns:
+    """Opens the explorations of a plan."""
+
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        executor: Executor,
+        store: Store,
+        options: Options,
+        forerunner: Forerunner,
+        binaries: Binaries,
+    ) -> None:
+        self._problems = problems
+        self._executor = executor
+        self._store = store
+        self._options = options
+        self._forerunner = forerunner
+        self._binaries = binaries
+
+    def open(self, problem: Problem, seeds: Sequence[Record]) -> Exploration | Skip:
+        """The exploration of `problem`, not yet run, or why there is none.
+
+        Raises:
+            StoreError: the database cannot be read.
+            KeyError: an option names a template that is not registered.
+        """
+        candidates = self.candidates(problem)
+        wanted = self._options.wanted(len(candidates.feasible))
+        hardware, triton = self._executor.target.hardware, self._executor.target.triton
+        own = standing(self._store.records()).get((problem, hardware.key, triton))
+        if reason := self._needless(problem, own, wanted):
+            return Skip(reason, own)
+        refusal = self._executor.refuse(problem)
+        if refusal is None and not candidates.feasible:
+            refusal = "; ".join(candidates.refusals) or "no config is feasible"
+        if refusal is not None:
+            return Skip(refusal)
+        return Exploration(
+            problem, candidates, self._executor, self._store, seeds,
+            [*self._problems, *(record.problem for record in seeds)],
+            self._options.sampler, self._options.seed, wanted,
+            self._options.force, self._forerunner, self._binaries,
+        )  # fmt: skip
+
+    def candidates(self, problem: Problem) -> CandidateSet:
+        """What may be tried for `problem`."""
+        capability = self._executor.target.hardware.capability
+        return enumerate_candidates(problem.specialization, capability, self._options.templates)
+
+    def _needless(self, problem: Problem, own: Record | None, wanted: int) -> str | None:
+        """Why `problem` need not be searched; None if it must."""
+        executor, options = self._executor, self._options
+        if own is None or options.force:
+            return None
+        version = executor.template_version(problem, own.candidate.template)
+        if own.template_version != version:
+            return None
+        if (own.origin == "replay") != (executor.origin == "replay"):
+            return None
+        if CUT_SHORT in own.note or options.trials is not None or options.sampler == "exhaustive":
+            # More is asked for than the search behind that record may have tried.
+            known = self._store.trials(
+                problem=problem,
+                hardware=executor.target.hardware,
+                triton=executor.target.triton,
+            )
+            versions = {name: executor.template_version(problem, name) for name in registry.names()}
+            tried = sum(t.template_version == versions.get(t.candidate.template) for t in known)
+            if tried < wanted:
+                return None
+        return f"has a fresh record of {own.measured_at[:10]}; --force searches again"
