@@ -55,7 +55,7 @@ _LONG_SEQLEN = 4096
 # Shapes that a process keeps the arithmetic of: it takes up to half a millisecond.
 _REMEMBERED = 1024
 
-_CONSTEXPRS = 13  # of hopper_kernel.attention_forward
+_CONSTEXPRS = 14  # of hopper_kernel.attention_forward
 
 
 class HopperTemplate(Template):
@@ -79,6 +79,7 @@ class HopperTemplate(Template):
             "defer_rescale": (False, True),
             "whole_loop": (False, True),
             "speculate": (False, True),
+            "early_halves": (0, 1, 2),
         }
 
     def supports(self, specialization: Specialization, capability: int) -> str | None:
@@ -114,6 +115,8 @@ class HopperTemplate(Template):
                 return "speculation is part of whole_loop, and defers the rescale"
             if consumers == 3 and block_n == 128:
                 return "speculation needs more registers than three consumers have"
+        if config["early_halves"] == 1 and not config["whole_loop"]:
+            return "early_halves 1 is part of whole_loop"
         shared = 2 * headdim * (_ROWS * consumers * q_buffers + 2 * stages * block_n)
         shared += _SCRATCH * consumers + _BARRIERS
         if shared > have.shared_memory:
@@ -137,6 +140,7 @@ class HopperTemplate(Template):
         return Config(
             BLOCK_N=block_n, consumers=consumers, stages=stages, q_buffers=q_buffers,
             ping_pong=True, defer_rescale=True, whole_loop=whole_loop, speculate=whole_loop,
+            early_halves=2,
         )  # fmt: skip
 
     def compile(self, specialization: Specialization, config: Config, capability: int) -> Binary:
@@ -310,6 +314,7 @@ def _arguments(specialization: Specialization, config: Config) -> list[Argument]
         "DEFER": config["defer_rescale"],
         "WHOLE_LOOP": config["whole_loop"],
         "SPECULATE": config["speculate"],
+        "HALVES": config["early_halves"],
         "CONSUMER_REGISTERS": consumer_registers,
         "PRODUCER_REGISTERS": producer_registers,
     }

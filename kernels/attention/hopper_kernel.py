@@ -24,7 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.attention.gluon_compat import aggregate
+from kernels.attention.gluon_compat import aggregate, barrier
 from kernels.attention.hopper_pipeline import matrix, next_stage, produce, start_pipeline
 from kernels.attention.hopper_ptx import (
     any_in_warp,
@@ -38,7 +38,11 @@ from kernels.attention.hopper_softmax import (
     as_rows,
     factor_of,
     first_parts,
+    halves,
     hide,
+    joined,
+    measure,
+    raised,
     rescale,
     row_parts,
     row_totals,
@@ -66,11 +70,12 @@ class Result:
     DEFER: gl.constexpr
     WHOLE_LOOP: gl.constexpr
     SPECULATE: gl.constexpr
+    HALVES: gl.constexpr  # of the weights of a block, computed before the matmul ahead is waited for
 
     @gluon.constexpr_function
     def __init__(
         self, out, lse, out_batch, out_head, out_row, scale, coarse, limit, stale,
-        LSE, DEFER, WHOLE_LOOP, SPECULATE,
+        LSE, DEFER, WHOLE_LOOP, SPECULATE, HALVES,
     ):  # fmt: skip
         self.out = out
         self.lse = lse
@@ -85,6 +90,7 @@ class Result:
         self.DEFER = gl.constexpr(DEFER)
         self.WHOLE_LOOP = gl.constexpr(WHOLE_LOOP)
         self.SPECULATE = gl.constexpr(SPECULATE)
+        self.HALVES = gl.constexpr(HALVES)
 
 
 @gluon.constexpr_function
@@ -129,6 +135,41 @@ def as_operand(p, HEADDIM: gl.constexpr, dtype: gl.constexpr):
 
 
 @gluon.jit
+def begin_weights(s, factor, shift, size, HALVES: gl.constexpr):
+    """What of the weights of scores s is computed before a wait for the tensor cores that follows,
+    and the scores of which they are not; for `size` see `pin`."""
+    if HALVES == 2:
+        early = raised(s, factor, shift)
+        rest = s
+    elif HALVES == 1:
+        left, rest = halves(s)
+        early = raised(left, factor, shift)
+        pin(row_parts(early), size)
+    else:
+        pin(shift, size)
+        early = s
+        rest = s
+    return early, rest
+
+
+@gluon.jit
+def end_weights(early, rest, factor, shift, HALVES: gl.constexpr):
+    """The weights that `begin_weights` began with, and their `row_parts`."""
+    if HALVES == 2:
+        weights = early
+        fresh = row_parts(early)
+    elif HALVES == 1:
+        late = raised(rest, factor, shift)
+        fresh = row_parts(early)
+        fresh += gl.convert_layout(row_parts(late), fresh.type.layout)
+        weights = gl.convert_layout(joined(early, late), product_layout(2 * rest.shape[1]))
+    else:
+        weights = raised(rest, factor, shift)
+        fresh = row_parts(weights)
+    return weights, fresh
+
+
+@gluon.jit
 def start_matmuls(q, p, acc, k_stage, k_phase, v_stage, v_phase, pipe, consumer: gl.constexpr):
     """Start the scores of one block and, after them, acc + p·v of the block before: both are
     returned unfinished."""
@@ -138,6 +179,9 @@ def start_matmuls(q, p, acc, k_stage, k_phase, v_stage, v_phase, pipe, consumer:
     mbarrier.wait(pipe.v_full.index(v_stage), v_phase)
     acc = warpgroup_mma(p, matrix(pipe.v_stages, v_stage), acc, is_async=True)
     pipe.pass_turn(consumer)
+    # Gluon puts a barrier between two waits for the mbarriers of one ring: rather here, where the
+    # scores are waited for anyhow, than between the weights of a block and the matmuls after it.
+    barrier()
     return s, acc
 
 
@@ -166,6 +210,7 @@ def skip_keys(count, stage, phase, pipe, consumer: gl.constexpr):
         pipe.take_turn(consumer)
         pipe.pass_turn(consumer)
         pipe.release(pipe.k_slot(stage))
+    barrier()  # so that there need not be one in `start_matmuls`
     return stage, phase
 
 
@@ -176,6 +221,7 @@ def skip_values(count, stage, phase, pipe):
         stage, phase = next_stage(stage, phase, pipe.STAGES)
         mbarrier.wait(pipe.v_full.index(stage), phase)
         pipe.release(pipe.v_slot(stage))
+    barrier()  # so that there need not be one in `start_matmuls`
 
 
 @gluon.jit
@@ -243,6 +289,7 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
     parts = row_parts(weights)
     acc = nothing(HEADDIM)
     p = as_operand(weights, HEADDIM, dtype)
+    barrier()  # so that there need not be one in `start_matmuls`
 
     index = 1
     while (left > 0) | (index < count):
@@ -277,13 +324,17 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
         done_parts = parts
         row_max = gl.where(ends, float("-inf"), row_max)
         shift = gl.where(ends, float("-inf"), shift)
-        weights, alpha, row_max, shift = weigh(
+        factor, used, alpha, row_max, shift = measure(
             s, row_max, shift, result.scale, result.coarse, result.limit, result.stale,
             True, result.DEFER,
         )  # fmt: skip
-        parts = gl.where(ends, 0.0, parts * as_rows(alpha, parts)) + row_parts(weights)
-        pin(parts, plan.heads)
-        p = as_operand(weights, HEADDIM, dtype)
+        # One half before a tile's end and one after it would need registers for both.
+        halves_here: gl.constexpr = 2 * (result.HALVES // 2)
+        weights, rest = begin_weights(s, factor, used, plan.heads, halves_here)
+        if halves_here == 2:
+            parts = gl.where(ends, 0.0, parts * as_rows(alpha, parts)) + row_parts(weights)
+            pin(parts, plan.heads)
+            p = as_operand(weights, HEADDIM, dtype)
         acc = finish_product(acc, v_stage, pipe)
         if ends:
             if plan.CAUSAL:
@@ -292,6 +343,11 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
             acc = nothing(HEADDIM)
         else:
             acc = rescale(acc, alpha, result.DEFER)
+        if halves_here == 0:
+            weights, fresh = end_weights(weights, rest, factor, used, 0)
+            fresh = gl.convert_layout(fresh, parts.type.layout)
+            parts = gl.where(ends, 0.0, parts * as_rows(alpha, parts)) + fresh
+            p = as_operand(weights, HEADDIM, dtype)
         if result.WHOLE_LOOP:
             factor = factor_of(row_max, result.scale, result.coarse, result.limit)
             for _ in range(plan.whole(left, row)):
@@ -302,9 +358,12 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
                 s = finish_scores(s, stage, pipe)
                 if result.SPECULATE:
                     # Exponentials need not wait for the maximum: the old one will nearly always do.
+                    weights, others = begin_weights(s, factor, shift, plan.heads, result.HALVES)
+                    if result.HALVES < 2:
+                        acc = finish_product(acc, v_stage, pipe)
+                    weights, fresh = end_weights(weights, others, factor, shift, result.HALVES)
+                    fresh = gl.convert_layout(fresh, parts.type.layout)
                     top = gl.max(s, 1)
-                    weights = gl.exp2(s * factor[:, None] - shift[:, None])
-                    fresh = row_parts(weights)
                     p16 = narrow(weights, dtype)
                     grown = gl.where(top > row_max + result.stale, 1, 0)
                     busy = any_in_warp(grown)
@@ -319,23 +378,33 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
                     again = gl.convert_layout(first_parts(sums), fresh.type.layout)
                     fresh = gl.where(as_rows(busy, parts) != 0, again, fresh)
                     parts = parts * as_rows(alpha, parts) + fresh
-                    pin(parts, plan.heads)
                     layout: gl.constexpr = gl.DotOperandLayout(0, product_layout(HEADDIM), 2)
-                    p = gl.convert_layout(p16, layout)
-                    acc = finish_product(acc, v_stage, pipe)
+                    if result.HALVES == 2:
+                        pin(parts, plan.heads)
+                        p = gl.convert_layout(p16, layout)
+                        acc = finish_product(acc, v_stage, pipe)
+                    else:
+                        p = gl.convert_layout(p16, layout)
                     acc = scale_unless_idle(
                         acc, as_rows(alpha, acc), as_rows(busy, acc), acc.shape[1] // 2
                     )
                 else:
-                    weights, alpha, row_max, shift = weigh(
+                    factor, used, alpha, row_max, shift = measure(
                         s, row_max, shift, result.scale, result.coarse, result.limit,
                         result.stale, False, result.DEFER,
                     )  # fmt: skip
-                    parts = parts * as_rows(alpha, parts) + row_parts(weights)
-                    pin(parts, plan.heads)
-                    p = as_operand(weights, HEADDIM, dtype)
+                    weights, others = begin_weights(s, factor, used, plan.heads, result.HALVES)
+                    if result.HALVES == 2:
+                        parts = parts * as_rows(alpha, parts) + row_parts(weights)
+                        pin(parts, plan.heads)
+                        p = as_operand(weights, HEADDIM, dtype)
                     acc = finish_product(acc, v_stage, pipe)
                     acc = rescale(acc, alpha, result.DEFER)
+                    if result.HALVES < 2:
+                        weights, fresh = end_weights(weights, others, factor, used, result.HALVES)
+                        fresh = gl.convert_layout(fresh, parts.type.layout)
+                        parts = parts * as_rows(alpha, parts) + fresh
+                        p = as_operand(weights, HEADDIM, dtype)
             left -= plan.whole(left, row)
             if left == 0:
                 pipe.release(pipe.q_slot(q_stage))
@@ -359,6 +428,7 @@ def attention_forward(
     HEADDIM: gl.constexpr, CAUSAL: gl.constexpr, LSE: gl.constexpr, BLOCK_N: gl.constexpr,
     CONSUMERS: gl.constexpr, STAGES: gl.constexpr, Q_BUFFERS: gl.constexpr,
     PING_PONG: gl.constexpr, DEFER: gl.constexpr, WHOLE_LOOP: gl.constexpr, SPECULATE: gl.constexpr,
+    HALVES: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """The share of one of `programs` programs.
@@ -373,7 +443,7 @@ def attention_forward(
     )  # fmt: skip
     result = Result(
         out, lse if LSE else out, out_batch, out_head, out_row, scale, coarse, limit, stale,
-        LSE, DEFER, WHOLE_LOOP, SPECULATE,
+        LSE, DEFER, WHOLE_LOOP, SPECULATE, HALVES,
     )  # fmt: skip
     pipe = start_pipeline(q, k, v, CONSUMERS, STAGES, Q_BUFFERS, PING_PONG)
     if CONSUMERS == 3:

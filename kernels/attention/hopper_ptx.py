@@ -30,16 +30,16 @@ def named_barrier_arrive(barrier, THREADS: gl.constexpr):
 
 @gluon.jit
 def pin(value, size):
-    """Keep whatever waits after this call behind the computation of `value`, one fp32 per row.
+    """Keep whatever waits after this call behind the computation of `value`, two fp32 a thread.
 
     ptxas moves a wait for the tensor cores (wgmma.wait_group) up, ahead of arithmetic that does not
     depend on it, so that nothing overlaps any more. It does not move it across a volatile store.
     This one is never executed: `size` is a size, which ptxas does not know to be positive.
     """
     gl.inline_asm_elementwise(
-        "{ .reg .pred never; setp.lt.s32 never, $2, 0;\n"
-        "@never st.volatile.shared.f32 [$2], $1; mov.b32 $0, 0; }",
-        "=r,f,r", [value, size], gl.int32, False, 1,
+        "{ .reg .pred never; setp.lt.s32 never, $4, 0;\n"
+        "@never st.volatile.shared.v2.f32 [$4], {$2, $3}; mov.b32 $0, 0; mov.b32 $1, 0; }",
+        "=r,=r,f,f,r,r", [value, size], gl.int32, False, 2,
     )  # fmt: skip
 
 

@@ -34,15 +34,27 @@ def row_parts(p):
 
 
 @gluon.jit
+def halves(p):
+    """The left and the right half of the columns; moves no data."""
+    columns: gl.constexpr = p.shape[1]
+    return gl.split(p.reshape([ROWS, 2, columns // 2]).permute((0, 2, 1)))
+
+
+@gluon.jit
+def joined(left, right):
+    """What `halves` took apart, in some layout."""
+    columns: gl.constexpr = left.shape[1]
+    return gl.join(left, right).permute((0, 2, 1)).reshape([ROWS, 2 * columns])
+
+
+@gluon.jit
 def first_parts(p):
     """`row_parts` of the first eight columns alone."""
     columns: gl.constexpr = p.shape[1]
     if columns == 8:
         parts = gl.sum(p.reshape([ROWS, LANES, 2]), 2)
     else:
-        # (rows, which half, group of eight, eight): the first half of the groups
-        halves = p.reshape([ROWS, 2, columns // 2]).permute((0, 2, 1))
-        first, _ = gl.split(halves)
+        first, _ = halves(p)
         parts = first_parts(first)
     return parts
 
@@ -77,9 +89,9 @@ def shift_of(row_max, scale, coarse, limit):
 
 
 @gluon.jit
-def weigh(s, row_max, shift, scale, coarse, limit, stale,
-          MASKED: gl.constexpr, DEFER: gl.constexpr):  # fmt: skip
-    """The weights p of a block of scores s, and the rows' alpha, new maximum and new shift."""
+def measure(s, row_max, shift, scale, coarse, limit, stale,
+            MASKED: gl.constexpr, DEFER: gl.constexpr):  # fmt: skip
+    """Factor and shift for a block of scores s, and the rows' alpha, new maximum and new shift."""
     top = gl.max(s, 1)
     if DEFER:
         row_max = gl.where(top > row_max + stale, top, row_max)
@@ -92,8 +104,23 @@ def weigh(s, row_max, shift, scale, coarse, limit, stale,
     else:
         used = new_shift
     alpha = gl.exp2(shift - used)
-    p = gl.exp2(s * factor[:, None] - used[:, None])
-    return p, alpha, row_max, new_shift
+    return factor, used, alpha, row_max, new_shift
+
+
+@gluon.jit
+def raised(s, factor, shift):
+    """The weights of scores s, of a block or of a part of its columns."""
+    return gl.exp2(s * as_rows(factor, s) - as_rows(shift, s))
+
+
+@gluon.jit
+def weigh(s, row_max, shift, scale, coarse, limit, stale,
+          MASKED: gl.constexpr, DEFER: gl.constexpr):  # fmt: skip
+    """The weights p of a block of scores s, and the rows' alpha, new maximum and new shift."""
+    factor, used, alpha, row_max, shift = measure(
+        s, row_max, shift, scale, coarse, limit, stale, MASKED, DEFER
+    )
+    return raised(s, factor, used), alpha, row_max, shift
 
 
 @gluon.jit
