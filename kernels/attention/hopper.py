@@ -139,8 +139,8 @@ class HopperTemplate(Template):
         whole_loop = problem.headdim == 128 and problem.seqlen >= _LONG_SEQLEN
         return Config(
             BLOCK_N=block_n, consumers=consumers, stages=stages, q_buffers=q_buffers,
-            ping_pong=True, defer_rescale=True, whole_loop=whole_loop, speculate=whole_loop,
-            early_halves=2,
+            ping_pong=True, defer_rescale=True, whole_loop=whole_loop, speculate=False,
+            early_halves=1 if whole_loop else 2,
         )  # fmt: skip
 
     def compile(self, specialization: Specialization, config: Config, capability: int) -> Binary:

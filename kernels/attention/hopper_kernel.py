@@ -358,12 +358,12 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
                 s = finish_scores(s, stage, pipe)
                 if result.SPECULATE:
                     # Exponentials need not wait for the maximum: the old one will nearly always do.
+                    top = gl.max(s, 1)
                     weights, others = begin_weights(s, factor, shift, plan.heads, result.HALVES)
                     if result.HALVES < 2:
                         acc = finish_product(acc, v_stage, pipe)
                     weights, fresh = end_weights(weights, others, factor, shift, result.HALVES)
                     fresh = gl.convert_layout(fresh, parts.type.layout)
-                    top = gl.max(s, 1)
                     p16 = narrow(weights, dtype)
                     grown = gl.where(top > row_max + result.stale, 1, 0)
                     busy = any_in_warp(grown)
