@@ -350,12 +350,16 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
             p = as_operand(weights, HEADDIM, dtype)
         if result.WHOLE_LOOP:
             factor = factor_of(row_max, result.scale, result.coarse, result.limit)
+            next_k, next_phase = next_stage(stage, phase, pipe.STAGES)
             for _ in range(plan.whole(left, row)):
                 v_stage = stage
                 v_phase = phase
-                stage, phase = next_stage(stage, phase, pipe.STAGES)
+                stage = next_k
+                phase = next_phase
                 s, acc = start_matmuls(q, p, acc, stage, phase, v_stage, v_phase, pipe, consumer)
                 s = finish_scores(s, stage, pipe)
+                # Here and not before the matmuls, which would wait for it.
+                next_k, next_phase = next_stage(stage, phase, pipe.STAGES)
                 if result.SPECULATE:
                     # Exponentials need not wait for the maximum: the old one will nearly always do.
                     top = gl.max(s, 1)
