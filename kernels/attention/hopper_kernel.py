@@ -70,7 +70,7 @@ class Result:
     DEFER: gl.constexpr
     WHOLE_LOOP: gl.constexpr
     SPECULATE: gl.constexpr
-    HALVES: gl.constexpr  # of the weights of a block, computed before the matmul ahead is waited for
+    HALVES: gl.constexpr  # of a block's weights, computed before the matmul ahead is waited for
 
     @gluon.constexpr_function
     def __init__(
