@@ -20,6 +20,8 @@ class Hardware:
         return f"sm{self.capability}-{self.sm_count}x-{self.memory_gib}gib-{self.power_limit_w}w"
 
     def __str__(self) -> str:
+        if not self.sm_count:  # of a family, not of a GPU
+            return f"sm_{self.capability} of any size"
         power = f"{self.power_limit_w} W" if self.power_limit_w else "power limit unknown"
         return f"sm_{self.capability}, {self.sm_count} SMs, {self.memory_gib} GiB, {power}"
 
