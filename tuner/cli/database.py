@@ -12,7 +12,17 @@ import typer
 
 from tuner.cli import options, standalone
 from tuner.cli.failure import CommandError
-from tuner.cli.options import Batch, Causal, Database, Dtype, Hdim, Heads, Json, Seqlen, Target
+from tuner.cli.options import (
+    Causal,
+    Database,
+    Dtype,
+    Hdim,
+    Json,
+    OnlyBatch,
+    OnlyHeads,
+    Seqlen,
+    Target,
+)
 
 if TYPE_CHECKING:
     from tuner.record import Record
@@ -34,8 +44,8 @@ def show(
     seqlen: Seqlen = None,
     causal: Causal = None,
     dtype: Dtype = None,
-    batch: Batch = None,
-    heads: Heads = None,
+    batch: OnlyBatch = None,
+    heads: OnlyHeads = None,
     history: All = False,
     db: Database = None,
     as_json: Json = False,
@@ -138,8 +148,8 @@ def export(
     seqlen: Seqlen = None,
     causal: Causal = None,
     dtype: Dtype = None,
-    batch: Batch = None,
-    heads: Heads = None,
+    batch: OnlyBatch = None,
+    heads: OnlyHeads = None,
     history: All = False,
     target: Target = None,
     db: Database = None,
@@ -218,7 +228,9 @@ def _records(db: str | None, history: bool) -> list[Record]:
     user, shipped = user_database(db), shipped_database()
     found: dict[str, Record] = {}
     for location in (user, shipped):
-        made = location is not None and ("://" in str(location) or Path(location).exists())
+        made = location is not None and (
+            "://" in str(location) or Path(location).expanduser().exists()
+        )
         if location is not None and (made or location == db):
             with Store.read_only(location) as store:
                 found.update((record.uid, record) for record in store.records())
