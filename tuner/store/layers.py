@@ -64,7 +64,7 @@ class Layers:
         """
         path = user_database(location)
         user: list[Record] = []
-        if location is not None or not _never_made(path):
+        if location is not None or not never_made(path):
             user = _read(path, strict)
         return cls(filter(keep, user), filter(keep, _shipped_records(shipped, strict)))
 
@@ -139,7 +139,8 @@ def _read(location: str | Path, strict: bool) -> list[Record]:
         return []
 
 
-def _never_made(location: str | Path) -> bool:
+def never_made(location: str | Path) -> bool:
+    """Whether `location` is that of a file which is not there, as the user's own at first."""
     try:
         return "://" not in str(location) and not Path(location).expanduser().exists()
     except (RuntimeError, OSError):  # a home of nobody, a folder one may not enter, a name too long
