@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from kernels.attention.layout import readable
+from tuner import caution
 
 _announced: set[str] = set()
 
@@ -25,7 +25,7 @@ def announce(reason: str) -> None:
     """Warn that SDPA serves a call, once per reason in a process."""
     if reason not in _announced:
         _announced.add(reason)
-        warnings.warn(f"served by PyTorch's SDPA: {reason}", FallbackWarning, stacklevel=7)
+        caution.warn(f"served by PyTorch's SDPA: {reason}", FallbackWarning)
 
 
 def attention(
