@@ -223,6 +223,22 @@ def test_a_changed_database_is_noticed_when_a_new_shape_is_met(
 
 
 @quiet
+@pytest.mark.parametrize("name", ["~/mine.db", "sqlite:///{path}"])
+def test_a_change_is_noticed_by_whatever_name_the_file_goes(
+    stand_in: StandIn, alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = tmp_path / "mine.db"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(snapshot, "LOOK_EVERY_S", 0.0)
+    write(path)
+    tuner.use(name.format(path=path))
+    call(95)
+    write(path, record())
+    call(96)
+    assert stand_in.loaded[-1][0].config == other_config()
+
+
+@quiet
 def test_a_graph_goes_on_as_it_began(stand_in: StandIn, alone, tmp_path: Path) -> None:
     write(tmp_path / "mine.db", record())
     call()

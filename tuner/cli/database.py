@@ -207,7 +207,7 @@ def _replayed_behind(records: Iterable[Record], db: str | None) -> int:
 
 
 def _records(db: str | None, history: bool) -> list[Record]:
-    from tuner.store.layers import Layers
+    from tuner.store.layers import Layers, never_made
 
     if not history:
         return Layers.load(db).standing()
@@ -218,8 +218,7 @@ def _records(db: str | None, history: bool) -> list[Record]:
     user, shipped = user_database(db), shipped_database()
     found: dict[str, Record] = {}
     for location in (user, shipped):
-        made = location is not None and ("://" in str(location) or Path(location).exists())
-        if location is not None and (made or location == db):
+        if location is not None and (location == db or not never_made(location)):
             with Store.read_only(location) as store:
                 found.update((record.uid, record) for record in store.records())
     return sorted(found.values(), key=lambda record: (record.problem, record.measured_at))
