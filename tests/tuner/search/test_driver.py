@@ -68,18 +68,32 @@ def test_an_interrupted_search_goes_on_where_it_stopped(
     executor.stop_after = 11
     with pytest.raises(KeyboardInterrupt):
         run(executor, store, trials=30)
-    assert len(store.trials()) == 11
+    told = {trial.candidate for trial in store.trials()}
+    assert len(told) == 11
     assert store.records() == []
     second = ToyExecutor(seed=1)
     (found,), events = run(second, store, trials=30)
     assert found is not None
     assert len(second.evaluated) == 30 - 11
-    assert not set(second.evaluated) & {t.candidate for t in store.trials()[:11]} - set(
-        second.evaluated
-    )
+    assert not told & set(second.evaluated)
     assert len(store.trials()) == 30
     started = next(e for e in events if isinstance(e, ProblemStarted))
     assert (started.known, started.trials) == (11, 19)
+
+
+def test_trials_of_an_older_kernel_are_made_again(
+    executor: ToyExecutor, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (old,), _ = run(executor, store, trials=20)
+    monkeypatch.setattr(ToyTemplate, "version", "another kernel")
+    executor.evaluated.clear()
+    assert old is not None
+    (new,), events = run(executor, store, trials=20, inherited=[old])
+    assert new is not None
+    started = next(e for e in events if isinstance(e, ProblemStarted))
+    assert started.known == 0
+    assert len(executor.evaluated) >= 20
+    assert (new.template_version, new.supersedes) == ("another kernel", (old.uid,))
 
 
 def test_one_config_more_is_one_trial_more(
