@@ -114,13 +114,24 @@ def test_settling_keeps_what_is_open_and_what_came_since(fresh: Path) -> None:
     assert misses.read(fresh / "nowhere").misses == ()
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_folder_below_ones_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv(misses.VARIABLE, "~/noted")
+    misses.note(PROBLEMS[0], H100, "default")
+    misses.flush()
+    assert problems(tmp_path / "noted") == PROBLEMS[:1]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("file/misses", "cannot be made"), ("x" * 5000, "cannot be read")]
+)
+def test_a_folder_that_cannot_serve_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(misses.VARIABLE, str(tmp_path / "file" / "misses"))
+    monkeypatch.setenv(misses.VARIABLE, str(tmp_path / name))
     misses.note(PROBLEMS[0], H100, "default")
-    with pytest.raises(StoreError, match="cannot be made"):
+    with pytest.raises(StoreError, match=said):
         misses.flush()
     misses._flush_at_exit()  # says so in the log
 
