@@ -121,6 +121,11 @@ def test_lengths_of_queries_and_keys_differ(seqlen_q, seqlen_k, alignment, varia
     assert (lse[:, :, :blind] == -math.inf).all()
 
 
+@pytest.mark.parametrize("offset", range(-17, 18))
+def test_every_place_of_the_diagonal_in_a_block(offset):
+    check(*qkv(20, 60, heads=1), offset=offset, **VARIANTS[offset % 4])
+
+
 @pytest.mark.parametrize(("heads", "heads_kv"), [(4, 4), (4, 2), (3, 1)])
 @pytest.mark.parametrize("variant", [0, 1])
 def test_heads_share_keys(heads, heads_kv, variant):
