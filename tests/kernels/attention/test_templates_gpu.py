@@ -60,10 +60,10 @@ class Kernel:
         self.template.launch(binary, q, k, v, out, logs, sm_scale, offset)
         return out, logs
 
-    def check(self, q, k, v, causal=False, offset=0, sm_scale=None, **options):
+    def check(self, q, k, v, causal=False, offset=0, sm_scale=None, reference=None, **options):
         out, lse = self.attention(q, k, v, causal, offset, sm_scale, lse=True, **options)
         sm_scale = q.shape[-1] ** -0.5 if sm_scale is None else sm_scale
-        expected, expected_lse = attention_reference(q, k, v, sm_scale, causal, offset)
+        expected, expected_lse = reference or attention_reference(q, k, v, sm_scale, causal, offset)
         tolerance = TOLERANCE[q.dtype]
         torch.testing.assert_close(out.float(), expected, atol=tolerance, rtol=tolerance)
         torch.testing.assert_close(lse, expected_lse, atol=1e-3, rtol=1e-4)
@@ -113,8 +113,9 @@ def test_a_sample_of_the_space(kernel, headdim, causal):
     k[:, :, 500] = 8 * q[:, :, 510]  # a late spike forces the deferred rescale
     specialization = Specialization(headdim, causal, "bf16")
     configs = list(kernel.template.feasible(specialization, capability()))
+    reference = attention_reference(q, k, v, headdim**-0.5, causal)  # which is slow
     for config in random.Random(headdim).sample(configs, min(8, len(configs))):
-        kernel.check(q, k, v, causal, config=config)
+        kernel.check(q, k, v, causal, reference=reference, config=config)
 
 
 @pytest.mark.parametrize(("seqlen_q", "seqlen_k"), [(1, 20), (16, 64), (300, 77), (77, 300)])
