@@ -58,9 +58,7 @@ def show(
     out = console()
     by_target: dict[str, list[Record]] = {}
     for record in records:
-        on = record.target
-        title = f"{on.gpu_name} ({on.hardware}), Triton {on.triton}"
-        by_target.setdefault(title, []).append(record)
+        by_target.setdefault(str(record.target), []).append(record)
     for position, (title, of_target) in enumerate(by_target.items()):
         if position:
             out.print()

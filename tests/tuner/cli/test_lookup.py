@@ -57,6 +57,12 @@ def test_it_explains_in_words(lookup: Run) -> None:
         assert word in said.out
 
 
+def test_any_card_of_a_capability_has_no_figures_of_its_own(lookup: Run) -> None:
+    said = lookup("--seqlen", "512", "--batch", "32", "--target", "sm_90")
+    assert said.out.splitlines()[0] == "target    any sm_90: --target"
+    assert "80 GiB, 700 W, this is sm_90\n" in said.out
+
+
 def test_without_a_gpu_it_says_which_card_it_assumed(lookup: Run, searched: Path) -> None:
     said = lookup("--seqlen", "512").out.splitlines()[0]
     assert "NVIDIA H100 80GB HBM3 (sm_90, 132 SMs" in said
