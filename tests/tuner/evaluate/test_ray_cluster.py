@@ -131,6 +131,22 @@ def test_a_binary_travels_to_the_host_of_the_evaluator(
         only.shutdown()
 
 
+def test_a_compilation_whose_process_is_killed_is_made_again(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    executor = RayExecutor(
+        cluster.address,
+        gpu_factory=rehearsal.GPU_FACTORY,
+        compile_factory="tests.tuner.evaluate.fake_workers:host_killer",
+        compile_options={"marks": str(tmp_path)},
+    )
+    with executor:
+        candidate = Candidate("portable", registry.get("portable").default(PROBLEM, 90))
+        compiled = executor.compile(PROBLEM, candidate).result(120)
+    assert compiled.outcome is Outcome.OK, compiled.reason
+    assert (tmp_path / "killed").exists()
+
+
 def kill_an_actor(executor: RayExecutor) -> None:
     ray.kill(executor._actors[0], no_restart=False)
 
