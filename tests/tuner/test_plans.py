@@ -19,6 +19,7 @@ from kernels.attention import registry  # noqa: E402
 from kernels.attention.config import Config  # noqa: E402
 from kernels.attention.problem import Problem  # noqa: E402
 from tests.tuner.stand_in import H100, StandIn  # noqa: E402
+from tests.tuner.store.samples import trial  # noqa: E402
 from tuner import fallback, plans, snapshot  # noqa: E402
 from tuner.record import Record  # noqa: E402
 from tuner.store import locations  # noqa: E402
@@ -262,6 +263,11 @@ def test_refreshing_on_request(stand_in: StandIn, alone, tmp_path: Path, caplog)
     assert tuner.refresh() == before
     call()
     assert len(stand_in.loaded) == 1
+    with Store.open(path) as store:
+        store.add_trial(trial())
+    assert tuner.refresh() == before
+    call()
+    assert len(stand_in.loaded) == 1  # trials change nothing that is in force
     write(path, record())
     after = tuner.refresh()
     assert after != before

@@ -168,6 +168,15 @@ def test_giant_scores(reader, headdim, defer_rescale):
     torch.testing.assert_close(out.float(), expected, atol=2e-2, rtol=2e-2)
 
 
+@pytest.mark.parametrize("headdim", HEADDIMS)
+def test_lse_of_giant_scores(reader, headdim):
+    q = torch.full((1, 2, 300, headdim), 133120.0, dtype=torch.bfloat16, device="cuda")
+    out, lse = reader.attention(q, q, q, True, lse=True)
+    assert (out == 133120.0).all()
+    score = headdim**0.5 * 133120.0**2  # beside which the logarithm of their number is nothing
+    torch.testing.assert_close(lse, torch.full_like(lse, score), atol=0, rtol=1e-6)
+
+
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
 def test_a_hidden_key_does_not_leak(kernel, poison):
     q, k, v = (randn(1, 2, 700, 128, seed=i) for i in range(3))
