@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -99,6 +100,15 @@ def assert_nothing_lost(found: Record, events: list[Event], expected: Record) ->
             assert trial.outcome is asked.outcome
 
 
+def assert_every_gpu_serves_again(executor: Rehearsal) -> None:
+    inner = executor._processes
+    assert isinstance(inner, RayExecutor)
+    deadline = time.monotonic() + 60
+    while inner._idle.qsize() < inner.evaluate_slots and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert inner._idle.qsize() == inner.evaluate_slots
+
+
 def test_every_gpu_has_an_actor_and_the_rest_compiles(cluster: Cluster) -> None:
     with rehearsed(cluster) as executor:
         assert executor.evaluate_slots == 2
@@ -176,6 +186,7 @@ def test_a_process_that_is_killed_costs_no_trial(
 ) -> None:
     with rehearsed(cluster, pace=4.0) as executor:
         found, events = in_the_middle(executor, tmp_path / "killed.db", deed)
+        assert_every_gpu_serves_again(executor)
     assert_nothing_lost(found, events, undisturbed)
 
 
@@ -195,7 +206,7 @@ def test_a_node_that_is_lost_costs_no_trial_and_another_takes_its_place(
     with rehearsed(cluster, pace=6.0) as executor:
         path = tmp_path / "lost.db"
         found, events = in_the_middle(executor, path, lose_a_node, add_another)
-        assert pids(executor._processes)
+        assert_every_gpu_serves_again(executor)
     assert_nothing_lost(found, events, undisturbed)
 
 
