@@ -1,8 +1,8 @@
 """Refusing a kernel between Triton's stages, before the dear ones are paid for.
 
-How much shared memory a block needs is known once there is LLVM IR; PTX and ptxas, which are most of
-a compilation, come after that. Triton itself compares it with what there is only when it loads the
-finished binary.
+How much shared memory a block needs is known once there is LLVM IR; PTX and ptxas, half of a
+compilation or more, come after that. Triton itself compares it with what there is only when it
+loads the finished binary.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +27,7 @@ exec "{real}" "$@"
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The file in which a ptxas that works notes its calls."""
     pytest.importorskip("triton")
     if not ptxas().exists():
@@ -40,7 +39,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setenv("TRITON_PTXAS_BLACKWELL_PATH", str(fake))  # from Triton 3.9 on
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     log.touch()
-    yield log
+    return log
 
 
 @pytest.mark.parametrize("name", ["portable", "hopper"])
