@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from tuner.search import exploration
 from tuner.search.candidates import enumerate_candidates
 from tuner.search.exploration import Exploration
 from tuner.search.forerun import Binaries, Forerunner
@@ -20,17 +23,18 @@ class Idle(Forerunner):
 
 
 def test_the_last_trials_are_of_what_is_compiled(
-    toy: ToyTemplate, executor: ToyExecutor, store: Store
+    toy: ToyTemplate, executor: ToyExecutor, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    executor.noise = 0.1  # so that the model is never sure
+    executor.latency = lambda *_: 1.0  # so that the model finds nothing much better
+    monkeypatch.setattr(exploration, "_FAVOUR", 1.0)  # before
     candidates = enumerate_candidates(P.specialization, 90)
     compiled = set(candidates.feasible[::2])
     binaries: Binaries = {(candidate, P.specialization) for candidate in compiled}
-    exploration = Exploration(
+    searched = Exploration(
         P, candidates, executor, store, [], [], "surrogate", 0, 24,
         forerunner=Idle(executor, binaries), binaries=binaries,
     )  # fmt: skip
-    exploration.run(lambda _: None)
+    searched.run(lambda _: None)
     assert len(executor.evaluated) == 24
     assert not set(executor.evaluated[:12]) <= compiled
     assert set(executor.evaluated[12:]) <= compiled
