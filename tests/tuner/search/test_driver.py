@@ -189,7 +189,8 @@ def test_force_measures_anew_and_supersedes(executor: ToyExecutor, store: Store)
 def test_neighbours_seed_each_other(executor: ToyExecutor, store: Store) -> None:
     run(executor, store, problem(8192), problem(4096), trials=40)
     first = next(r for r in store.records() if r.problem.seqlen == 8192)
-    assert first.candidate in executor.evaluated[40:42]
+    # Behind what was proposed before its finals were over.
+    assert first.candidate in executor.evaluated[40 : 40 + executor.compile_slots + 2]
 
 
 def test_more_trials_asked_for_than_tried(executor: ToyExecutor, store: Store) -> None:
