@@ -216,7 +216,7 @@ def test_autocast_casts_what_sdpa_would(stand_in: StandIn, monkeypatch) -> None:
 
 SHAPE = "has .nheads, seqlen."
 BAD = [
-    ("attention", {"query": 3}, TypeError, "query is a int"),
+    ("attention", {"query": 3}, TypeError, "query is of type int"),
     ("attention", {"is_causal": 1}, TypeError, "is_causal is 1, but must be True or False"),
     ("attention", {"scale": "x"}, TypeError, "scale is 'x'"),
     ("attention", {"enable_gqa": None}, TypeError, "enable_gqa is None, but must be True or False"),
@@ -227,6 +227,7 @@ BAD = [
     ("flash_attn_func", {"k": (2, 4, 3, 64), "v": (2, 4, 3, 64)}, ValueError, "divide q's 16"),
     ("flash_attn_func", {"return_lse": 1}, TypeError, "return_lse is 1"),
     ("flash_attn_func", {"softmax_scale": math.inf}, ValueError, "softmax_scale is inf"),
+    ("flash_attn_func", {"softmax_scale": 10**400}, ValueError, "softmax_scale is 1000"),
     ("flash_attn_func", {"dropout_p": 0.1}, TypeError, "dropout_p"),
 ]
 

@@ -5,6 +5,7 @@ On CPU tensors, which a stand-in serves as if they were on an H100, by the defin
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import subprocess
 import sys
@@ -319,6 +320,19 @@ def test_cpu_tensors_are_sdpas(side: str, recwarn: pytest.WarningsRecorder) -> N
     ours, theirs = both(model, lambda model: model(tokens(), attention_mask=mask).logits)
     assert torch.equal(ours, theirs)
     assert not [w for w in recwarn if issubclass(w.category, FallbackWarning)]
+
+
+@pytest.mark.parametrize("name", ["", None, 3])
+def test_a_name_that_is_none_is_refused(name: Any) -> None:
+    with pytest.raises(ValueError, match=r"^name is .*, but must be a text"):
+        huggingface.register(name)
+
+
+def test_without_transformers_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.delitem(sys.modules, "tuner.huggingface")
+    with pytest.raises(ImportError, match=r"attention-tuner\[huggingface\]"):
+        importlib.import_module("tuner.huggingface")
 
 
 def test_importing_tuner_imports_no_transformers() -> None:

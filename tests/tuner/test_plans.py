@@ -184,7 +184,7 @@ def test_pinning(stand_in: StandIn) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "sentence"),
     [
-        ((3,), TypeError, "config is a int, but must be a candidate, a mapping or None"),
+        ((3,), TypeError, "config is of type int, but must be a candidate, a mapping or None"),
         (({"BLOCK_M": 7},), ValueError, "no template accepts that"),
         (({"BLOCK_M": 7}, "nothing"), ValueError, "template is 'nothing', but must be one of"),
         (({"BLOCK_M": 1.5},), TypeError, "BLOCK_M is 1.5"),

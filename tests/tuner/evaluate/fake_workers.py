@@ -159,7 +159,7 @@ def compiling(log: str | None = None) -> Mapping[str, Handler]:
                 file.write("compiled\n")
         return template
 
-    return compile_worker.handlers(get)
+    return compile_worker.serve(get)
 
 
 class WallStopwatch:

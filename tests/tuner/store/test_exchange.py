@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tuner.store import samples, strategies
-from tuner.store import exchange
+from tuner.store import Store, exchange
 from tuner.store.errors import DocumentError, StoreError
 from tuner.store.exchange import export_document, import_document, json_schema, read_document
 from tuner.store.files import write_atomically
@@ -210,6 +210,15 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(StoreError, match=r"folder[/\\]records\.json cannot be written"):
         write_atomically(tmp_path / "no folder" / "records.json", "new")
+
+
+def test_a_database_is_not_replaced_by_a_text(tmp_path):
+    with Store.open(tmp_path / "my.db") as store:
+        store.add_record(samples.record())
+    before = (tmp_path / "my.db").read_bytes()
+    with pytest.raises(StoreError, match=r"my\.db is a database, which is not replaced"):
+        write_atomically(tmp_path / "my.db", "{}")
+    assert (tmp_path / "my.db").read_bytes() == before
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
