@@ -30,7 +30,10 @@ from tuner.record import Record  # noqa: E402
 from tuner.search.events import Event, TrialEnded  # noqa: E402
 from tuner.trial import Candidate, Outcome  # noqa: E402
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("ray"),  # one cluster at a time
+]
 
 
 @pytest.fixture
