@@ -141,7 +141,8 @@ def _default(problem: Problem, capability: int) -> Resolution:
                 "default",
                 Candidate(name, template.default(problem, capability)),
                 f"no record within {MAX_SEQLEN_RATIO:g}× of the seqlen and "
-                f"{MAX_BATCH_HEADS_RATIO:g}× of batch·heads for this headdim, mask and dtype",
+                f"{MAX_BATCH_HEADS_RATIO:g}× of batch·heads for this headdim, mask and dtype on "
+                f"any sm_{capability}",
             )
         refusals.append(f"{name}: {refusal}")
     # Without the sizes, on which it does not depend: the runtime says each reason once.

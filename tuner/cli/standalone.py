@@ -11,6 +11,7 @@ def text(asked: Shapes, target: str | None, db: str | None) -> str:
 
     Raises:
         CommandError: no target fits.
+        LookupError: no template serves it.
         StoreError: a database cannot be read.
     """
     from tuner.cli.targets import choose_target

@@ -30,6 +30,9 @@ def standalone_file(records: Iterable[Record], target: Target) -> str:
 
     Args:
         records: those that stand.
+
+    Raises:
+        LookupError: no template serves the target.
     """
     held = forms(target.hardware.capability)
     contents = Contents(records, target, held)

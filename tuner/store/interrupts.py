@@ -1,14 +1,15 @@
 """Ctrl-C where it would be lost.
 
 SQLAlchemy and Alembic clean up in callbacks of weak references. An exception that is raised in one,
-and so a KeyboardInterrupt that happens to arrive there, is printed and forgotten.
+and so a KeyboardInterrupt that happens to arrive there, is printed and forgotten. Extension modules
+that are interrupted while they load turn it into an ImportError.
 """
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -35,3 +36,25 @@ def deferring_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, usual)
         if arrived:
             signal.raise_signal(signal.SIGINT)
+
+
+@contextmanager
+def noting_interrupts() -> Iterator[Callable[[], bool]]:
+    """Let Ctrl-C take effect as usual, and hand over what tells whether one has arrived within the
+    block: then what went wrong since, or went on, may be due to it."""
+    usual = signal.getsignal(signal.SIGINT)
+    arrived = False
+    if threading.current_thread() is not threading.main_thread() or not callable(usual):
+        yield lambda: False
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal arrived
+        arrived = True
+        usual(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: arrived
+    finally:
+        signal.signal(signal.SIGINT, usual)

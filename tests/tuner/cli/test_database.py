@@ -230,3 +230,22 @@ def test_show_breaks_no_cell_in_a_narrow_terminal(
     assert all(len(line) <= width and "×" in line for line in figures)
     assert any(" from" in line for line in lines) is (width >= 80)
     assert any("vs runner-up" in line for line in lines) is (width == 200)
+
+
+@pytest.mark.parametrize("width", [1, 20, 45])
+def test_show_keeps_tflops_in_the_narrowest_terminal(
+    tuner: Run, searched: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = tuner("show", "--db", searched).out.splitlines()
+    assert any(re.fullmatch(r" problem +TFLOP/s *", line) for line in lines)
+    assert any(re.fullmatch(r" D256 S512 causal fp16 B32 H8 +\d+ *", line) for line in lines)
+
+
+def test_show_all_finds_a_database_in_the_home_folder(
+    tuner: Run, searched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(searched.parent))
+    monkeypatch.setenv("USERPROFILE", str(searched.parent))
+    monkeypatch.setenv("TUNER_DB", f"~/{searched.name}")
+    assert tuner("show", "--all", "--json").json

@@ -42,6 +42,13 @@ def test_sources(lookup: Run, seqlen: str, more: tuple[str, ...], source: str) -
     assert found["reason"]
 
 
+def test_a_family_of_gpus_has_no_size(lookup: Run) -> None:
+    said = lookup("--seqlen", "512", "--target", "sm_80").out
+    assert said.startswith("target    any sm_80: --target\n")
+    assert "no record within 2× of the seqlen" in said
+    assert "on any sm_80" in said
+
+
 def test_it_explains_in_words(lookup: Run) -> None:
     said = lookup("--seqlen", "700", "--target", "sm90-132x-80gib-700w")
     assert said.status == 0

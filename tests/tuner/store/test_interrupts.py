@@ -3,12 +3,13 @@ from __future__ import annotations
 import signal
 import threading
 import weakref
+from contextlib import suppress
 
 import pytest
 
 from tuner.store import database
 from tuner.store.database import Store
-from tuner.store.interrupts import deferring_interrupts
+from tuner.store.interrupts import deferring_interrupts, noting_interrupts
 
 
 class Thing:
@@ -79,3 +80,22 @@ def test_other_threads_and_handlers_are_left_alone():
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, usual)
+
+
+def test_a_ctrl_c_that_was_swallowed_is_noted():
+    usual = signal.getsignal(signal.SIGINT)
+    with noting_interrupts() as outer:
+        with noting_interrupts() as inner:
+            assert not inner()
+            with suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+        assert inner()
+        assert outer()
+    assert signal.getsignal(signal.SIGINT) is usual
+
+
+def test_a_noted_ctrl_c_takes_effect_as_usual():
+    with noting_interrupts() as interrupted:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert interrupted()
