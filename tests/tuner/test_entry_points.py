@@ -109,9 +109,13 @@ def test_what_no_template_serves_gets_the_right_lse_too(stand_in, headdims, leng
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", tuner.FallbackWarning)
         found, logs = tuner.flash_attn_func(*bshd(tensors), causal=True, return_lse=True)
+        served = tuner.attention(q, k, v, enable_gqa=True)
     close(found.transpose(1, 2), out[..., : headdims[1]])
     torch.testing.assert_close(logs, lse, atol=1e-4, rtol=1e-4)
     assert not stand_in.launched
+    # As the fake kernel promised, whatever the layout that SDPA returns.
+    assert found.is_contiguous()
+    assert served.is_contiguous()
     for function in (tuner.flash_attn_func, tuner.attention, tuner.custom_attention_forward):
         with pytest.raises(NotImplementedError):
             function(q, q, v if headdims[0] != headdims[1] else q, strict=True)

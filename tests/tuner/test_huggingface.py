@@ -71,7 +71,8 @@ def tokens(batch: int = 3, seqlen: int = 12) -> Any:
 def padded(side: str, lengths: tuple[int, ...] = (12, 5, 5)) -> Any:
     mask = torch.zeros(len(lengths), 12, dtype=torch.long)
     for row, length in enumerate(lengths):
-        mask[row, slice(12 - length, 12) if side == "left" else slice(0, length)] = 1
+        start = {"left": 12 - length, "right": 0, "both": (12 - length) // 2}[side]
+        mask[row, start : start + length] = 1
     return mask
 
 
@@ -111,6 +112,7 @@ def test_is_chosen_when_a_model_is_made(served: Any) -> None:
         ("left", (12, 12, 12), 1),
         ("right", (12, 5, 3), 1),  # causality hides what follows
         ("left", (12, 0, 5), 2),
+        ("both", (12, 5, 4), 3),
     ],
 )
 def test_padded_batches(served: Any, side: str, lengths: tuple[int, ...], launches: int) -> None:

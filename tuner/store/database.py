@@ -103,7 +103,7 @@ class Store:
             StoreError: it is not there, not ours, of a newer version, damaged, or may not be
                 written; it is left untouched.
         """
-        place = _parse(location)
+        place = parse_location(location)
         if isinstance(place, URL):
             engine = postgresql.engine(place, read_only=False)
             store = cls(place.render_as_string(), engine, engine)
@@ -147,7 +147,7 @@ class Store:
         Raises:
             StoreError: it is not there, not ours, not of this version's schema, locked or damaged.
         """
-        place = _parse(location)
+        place = parse_location(location)
         if isinstance(place, URL):
             store = cls(place.render_as_string(), postgresql.engine(place, read_only=True), None)
         else:
@@ -315,12 +315,18 @@ class Store:
         return result
 
 
-def _parse(location: str | Path) -> Path | URL:
-    """A path for SQLite, a URL for PostgreSQL."""
+def parse_location(location: str | Path) -> Path | URL:
+    """An absolute path for SQLite, a URL for PostgreSQL.
+
+    Raises:
+        StoreError: it names neither.
+    """
     if not isinstance(location, (str, Path)):
         raise TypeError(f"the database is {location!r}, but must be a path or a URL")
     if location == "":  # as of a variable that is not set; Path would take it for the folder here
         raise StoreError("the database is '', but must be a path or a URL")
+    if "\0" in str(location):  # which no file's name may hold
+        raise StoreError(f"the database is {str(location)!a}, but must be a path or a URL")
     if isinstance(location, Path) or "://" not in location:
         return _expanded(location)
     try:

@@ -180,7 +180,7 @@ def _reading_mode(path: Path) -> str:
 
 
 def _log(path: Path) -> Path:
-    return Path(f"{path}-wal")  # also of a root or of nothing, which have no name to change
+    return Path(f"{path}-wal")  # with_name() refuses the root folder
 
 
 def _stat(path: Path) -> tuple[int, int, int] | None:

@@ -129,6 +129,16 @@ def test_lengths_of_queries_and_keys_differ(reader, seqlen_q, seqlen_k, headdim)
         assert (out[:, :, : max(0, -offset)] == 0).all()
 
 
+@pytest.mark.parametrize("headdim", HEADDIMS)
+def test_every_place_of_the_diagonal_in_a_block(reader, headdim):
+    q = randn(1, 2, 150, headdim)
+    k, v = (randn(1, 2, 330, headdim, seed=i) for i in (1, 2))
+    edges = {edge + near for edge in (-128, -64, -32, 0, 32, 64, 128) for near in (-2, -1, 0, 1, 2)}
+    for offset in sorted(edges | {-150, -149, 179, 180, 181}):
+        out = reader.check(q, k, v, True, offset)
+        assert (out[:, :, : max(0, -offset)] == 0).all()
+
+
 def test_no_query_or_no_key(kernel):
     q, k = randn(2, 2, 5, 64), randn(2, 2, 0, 64)
     out, lse = kernel.attention(q, k, k, lse=True)
@@ -156,6 +166,15 @@ def test_giant_scores(reader, headdim, defer_rescale):
     expected, _ = attention_reference(q, k, v, headdim**-0.5, True)
     out, _ = reader.attention(q, k, v, True, defer_rescale=defer_rescale)
     torch.testing.assert_close(out.float(), expected, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("headdim", HEADDIMS)
+def test_lse_of_giant_scores(reader, headdim):
+    q = torch.full((1, 2, 300, headdim), 133120.0, dtype=torch.bfloat16, device="cuda")
+    out, lse = reader.attention(q, q, q, True, lse=True)
+    assert (out == 133120.0).all()
+    score = headdim**0.5 * 133120.0**2  # beside which the logarithm of their number is nothing
+    torch.testing.assert_close(lse, torch.full_like(lse, score), atol=0, rtol=1e-6)
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf])

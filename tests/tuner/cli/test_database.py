@@ -48,6 +48,16 @@ def test_show_all_has_the_replaced_ones_too(tuner: Run, searched: Path, spaces: 
     assert standing[0]["supersedes"] == [r["uid"] for r in every if r != standing[0]]
 
 
+def test_show_all_reads_the_same_database_by_any_name(
+    tuner: Run, searched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(searched.parent))
+    for name in (str(searched), f"~/{searched.name}", f"sqlite:///{searched}"):
+        monkeypatch.setenv("TUNER_DB", name)
+        found = [tuner("show", *more, "--json").json for more in ((), ("--all",))]
+        assert all(any(record["origin"] == "replay" for record in records) for records in found)
+
+
 def test_show_of_nothing_says_so(tuner: Run) -> None:
     said = tuner("show", "--hdim", "999")
     assert said.status == 0

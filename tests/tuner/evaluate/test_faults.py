@@ -118,7 +118,7 @@ exec "{real}" "$@"
 @pytest.mark.parametrize(
     ("deed", "outcome", "reason"),
     [
-        ("sleep 600", Outcome.TIMEOUT, "the compiler: no answer within 20 s"),
+        ("sleep 600", Outcome.TIMEOUT, "ptxas: no answer within 20 s"),
         ("kill -SEGV $$", Outcome.COMPILE_ERROR, ""),
         ("echo 'ptxas fatal   : no luck' >&2; exit 255", Outcome.COMPILE_ERROR, "PTX"),
     ],

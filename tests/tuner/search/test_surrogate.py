@@ -14,7 +14,9 @@ from optuna.samplers import BaseSampler
 from optuna.testing.pytest_samplers import BasicSamplerTestCase
 from optuna.trial import TrialState
 
-from tuner.search.features import parameter_features
+from tuner.search import surrogate
+from tuner.search.features import Array, parameter_features
+from tuner.search.gaussian_process import expected_improvement
 from tuner.search.samplers import FAILED
 from tuner.search.surrogate import SurrogateSampler
 
@@ -228,3 +230,34 @@ def test_a_proposal_takes_less_than_30_ms() -> None:
         tried.tell(trial, float(weights @ list(trial.params.values())))
     # On average over a whole search, which refits included; a third of that on an idle core.
     assert time.process_time() - began < 100 * 0.03
+
+
+def test_what_is_favoured_is_preferred_up_to_so_many_times_its_merit() -> None:
+    def proposed(by: float) -> dict[str, Any]:
+        tried = study(prior=[value(point) for point in POINTS])
+        tried.optimize(lambda trial: value(suggest(trial)) + 0.1, n_trials=1)
+        slow = [index for index, point in enumerate(POINTS) if point["layout"] == "row"]
+        assert isinstance(tried.sampler, SurrogateSampler)
+        tried.sampler.favour(slow, by)
+        return suggest(tried.ask())
+
+    assert proposed(1.0)["layout"] != "row"
+    assert proposed(1e9)["layout"] == "row"
+    best_of_them = min((p for p in POINTS if p["layout"] == "row"), key=value)
+    assert value(proposed(1e9)) == pytest.approx(value(best_of_them), abs=0.05)
+
+
+def test_every_other_point_is_chosen_as_if_the_model_were_less_sure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[float] = []
+
+    def improvement(mean: Array, deviation: Array, best: float) -> Array:
+        asked.append(float(deviation.max()))
+        return expected_improvement(mean, deviation, best)
+
+    monkeypatch.setattr(surrogate, "expected_improvement", improvement)
+    tried = study()
+    tried.optimize(lambda trial: value(suggest(trial)), n_trials=24)
+    ratios = [after / before for before, after in zip(asked[4::2], asked[5::2])]
+    assert all(2 < ratio < 4.5 or 0.22 < ratio < 0.5 for ratio in ratios)
