@@ -76,6 +76,7 @@ with warnings.catch_warnings():
         ({"causal": LARGE}, TypeError, r"causal is tensor\(.*\.\.\., but must be True or False"),
         ({"q": SPARSE}, TypeError, "q is torch.sparse_coo, but must be a dense tensor"),
         ({"v": NESTED}, TypeError, "v is nested, but must be a dense tensor"),
+        ({"q": NESTED}, TypeError, "q is nested, but must be a dense tensor"),
     ],
 )
 def test_bad_arguments_get_one_sentence(

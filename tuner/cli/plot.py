@@ -162,7 +162,10 @@ def _trials(problem: Problem, spaces: Path | None, db: str | None) -> list[Trial
             for trial in space.trials.values()
         )
     from tuner.store.database import Store
+    from tuner.store.layers import never_made
     from tuner.store.locations import user_database
 
+    if db is None and never_made(user_database()):
+        return []
     with Store.read_only(user_database(db)) as store:
         return together(store.trials(problem=problem))

@@ -116,7 +116,7 @@ def search(
     from tuner.cli.interruption import keeping
     from tuner.cli.jsonform import json_form
     from tuner.cli.missed import Missed
-    from tuner.cli.tables import console, print_records, time_line
+    from tuner.cli.tables import console, print_line, print_records, time_line
     from tuner.device import has_gpu
     from tuner.search import driver, samplers
     from tuner.search.objective import OBJECTIVES, conflict
@@ -162,5 +162,11 @@ def search(
             out = console()
             print_records(out, f"Records on {opened.target.gpu_name}", records)
             out.print(time_line(watch.seconds, opened.origin))
+            if opened.origin == "replay":
+                print_line(
+                    out,
+                    "Replayed records displace no measured ones: `tuner show` lists those that "
+                    "stand.",
+                )
     if problems and not records:
         raise CommandError(watch.refusal or "no candidate succeeded, so nothing was recorded")

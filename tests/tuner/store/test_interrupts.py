@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import weakref
-from contextlib import suppress
 
 import pytest
 
@@ -82,16 +82,18 @@ def test_other_threads_and_handlers_are_left_alone():
         signal.signal(signal.SIGINT, usual)
 
 
-def test_a_ctrl_c_that_was_swallowed_is_noted():
-    usual = signal.getsignal(signal.SIGINT)
+def test_a_ctrl_c_that_was_swallowed_is_noted(capfd):
+    usual = signal.getsignal(signal.SIGINT), sys.unraisablehook
     with noting_interrupts() as outer:
-        with noting_interrupts() as inner:
-            assert not inner()
-            with suppress(KeyboardInterrupt):
-                signal.raise_signal(signal.SIGINT)
-        assert inner()
+        assert not outer()
+        interrupt_in_a_weak_references_callback()
+        with noting_interrupts() as inner:  # it arrived before, but nobody heeded it
+            assert inner()
         assert outer()
-    assert signal.getsignal(signal.SIGINT) is usual
+    with noting_interrupts() as another:
+        assert not another()
+    assert (signal.getsignal(signal.SIGINT), sys.unraisablehook) == usual
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_noted_ctrl_c_takes_effect_as_usual():
