@@ -12,7 +12,17 @@ import typer
 
 from tuner.cli import options, standalone
 from tuner.cli.failure import CommandError
-from tuner.cli.options import Batch, Causal, Database, Dtype, Hdim, Heads, Json, Seqlen, Target
+from tuner.cli.options import (
+    Causal,
+    Database,
+    Dtype,
+    Hdim,
+    Json,
+    OnlyBatch,
+    OnlyHeads,
+    Seqlen,
+    Target,
+)
 
 if TYPE_CHECKING:
     from tuner.record import Record
@@ -34,8 +44,8 @@ def show(
     seqlen: Seqlen = None,
     causal: Causal = None,
     dtype: Dtype = None,
-    batch: Batch = None,
-    heads: Heads = None,
+    batch: OnlyBatch = None,
+    heads: OnlyHeads = None,
     history: All = False,
     db: Database = None,
     as_json: Json = False,
@@ -136,8 +146,8 @@ def export(
     seqlen: Seqlen = None,
     causal: Causal = None,
     dtype: Dtype = None,
-    batch: Batch = None,
-    heads: Heads = None,
+    batch: OnlyBatch = None,
+    heads: OnlyHeads = None,
     history: All = False,
     target: Target = None,
     db: Database = None,

@@ -5,10 +5,6 @@ A batch is asked for by calling `ask` again: points under way count as if they h
 predicted (the kriging believer of Ginsbourger, Le Riche and Carraro, "Kriging is well-suited to
 parallelize optimization", 2010), so that the next one looks elsewhere.
 
-The model is surest where it is most wrong, once it has seen little but its own choice: every other
-point is chosen as if it were less sure by a factor. By replay of recorded spaces that takes a tenth
-off the evaluations to within 5 % of the best.
-
 Some points fail, and some are slower than the best by factors. Neither may flatten the differences
 among the good ones: values above the median of what succeeded count as that median, failures too.
 """
@@ -38,7 +34,6 @@ Array = NDArray[np.float64]
 
 _STARTUP = 4  # points drawn at random before there is a model
 _LEAST_RANGE = 0.3  # above the best, what slow values keep of their differences at least
-_BOLD = 3.0  # that factor
 _NOISE_SHARE = 0.1  # of the spread of values, what is left of them beside a perfect prior
 # Refit at every new value up to so many values, then at every so many per cent more.
 _REFIT_ALWAYS, _REFIT_GROWTH = 30, 0.05
@@ -162,16 +157,12 @@ class SurrogateSampler(BaseSampler):
         if not unseen:
             return []
         if any(map(math.isfinite, done.values())) and len(done) + len(pending) >= self._startup:
-            boldly, soberly = (
-                np.argsort(-self._merit(done, pending, unseen, prior, boldness), kind="stable")
-                for boldness in (_BOLD, 1.0)
-            )
-            places = list(dict.fromkeys(np.column_stack([boldly, soberly])[:count].flat))
+            merit = self._merit(done, pending, unseen, prior)
         elif self._has_prior:
-            places = list(np.argsort(prior[unseen], kind="stable"))
+            merit = -prior[unseen]
         else:
             return []
-        return [unseen[place] for place in places[:count]]
+        return [unseen[place] for place in np.argsort(-merit, kind="stable")[:count]]
 
     def _next(self, study: Study, number: int, fixed: Mapping[str, Any]) -> int | None:
         """The point to try next; None if every one that agrees with `fixed` was tried."""
@@ -185,8 +176,7 @@ class SurrogateSampler(BaseSampler):
             return None
         prior = _sign(study) * self._prior
         if any(map(math.isfinite, done.values())) and len(done) + len(pending) >= self._startup:
-            boldness = (1.0, _BOLD)[(len(done) + len(pending)) % 2]
-            merit = self._merit(done, pending, unseen, prior, boldness)
+            merit = self._merit(done, pending, unseen, prior)
             favoured = np.array([index in self._favoured for index in unseen])
             merit = np.where(favoured & (merit > 0), self._favour * merit, merit)
             return unseen[int(np.argmax(merit))]
@@ -195,14 +185,9 @@ class SurrogateSampler(BaseSampler):
         return int(self._random.choice(unseen))
 
     def _merit(
-        self,
-        done: Mapping[int, float],
-        pending: Sequence[int],
-        unseen: list[int],
-        prior: Array,
-        boldness: float,
+        self, done: Mapping[int, float], pending: Sequence[int], unseen: list[int], prior: Array
     ) -> Array:
-        """Expected improvement at each of `unseen`, were the model less sure by `boldness`."""
+        """Expected improvement at each of `unseen`."""
         tried = list(done)
         level = levelled(np.array(list(done.values())))
         values = level - prior[tried]
@@ -223,7 +208,7 @@ class SurrogateSampler(BaseSampler):
         mean, deviation = process.predict(features[unseen])
         mean = mean + prior[unseen] / spread
         best = float((values + prior[tried] / spread).min())
-        merit = expected_improvement(mean, boldness * deviation, best)
+        merit = expected_improvement(mean, deviation, best)
         # Among equals, such as after an underflow to 0 everywhere, the best mean and then chance.
         order: Array = np.lexsort((self._random.random(len(unseen)), mean)).argsort()
         return merit * (1 + 1e-12) - 1e-300 * order

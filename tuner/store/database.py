@@ -326,7 +326,7 @@ def parse_location(location: str | Path) -> Path | URL:
     if location == "":  # as of a variable that is not set; Path would take it for the folder here
         raise StoreError("the database is '', but must be a path or a URL")
     if "\0" in str(location):  # which no file's name may hold
-        raise StoreError(f"the database is {str(location)!a}, but must be a path or a URL")
+        raise StoreError(f"the database is {str(location)!r}, but must have no NUL character")
     if isinstance(location, Path) or "://" not in location:
         return _expanded(location)
     try:

@@ -140,7 +140,7 @@ def _read(location: str | Path, strict: bool) -> list[Record]:
 
 
 def never_made(location: str | Path) -> bool:
-    """Whether `location` names a file that is not there yet."""
+    """Whether `location` is that of a file which is not there, as the user's own at first."""
     try:
         place = parse_location(location)
         return isinstance(place, Path) and not place.exists()

@@ -327,7 +327,7 @@ def test_a_terminal_that_knows_ascii_only(child: Run, searched: Path) -> None:
     ("location", "said"),
     [
         ("", "'', but must be a path or a URL"),
-        ("a\0b", r"'a\x00b', but must be a path or a URL"),
+        ("a\0b", r"'a\x00b', but must have no NUL character"),
         ("/", "/ is a directory, but must be a file"),
         ("~nobody-of-this-name/x", "~nobody-of-this-name/x"),
         ("postgresql://u:secret@host:port/x", "URL cannot be parsed"),

@@ -14,9 +14,7 @@ from optuna.samplers import BaseSampler
 from optuna.testing.pytest_samplers import BasicSamplerTestCase
 from optuna.trial import TrialState
 
-from tuner.search import surrogate
-from tuner.search.features import Array, parameter_features
-from tuner.search.gaussian_process import expected_improvement
+from tuner.search.features import parameter_features
 from tuner.search.samplers import FAILED
 from tuner.search.surrogate import SurrogateSampler
 
@@ -245,19 +243,3 @@ def test_what_is_favoured_is_preferred_up_to_so_many_times_its_merit() -> None:
     assert proposed(1e9)["layout"] == "row"
     best_of_them = min((p for p in POINTS if p["layout"] == "row"), key=value)
     assert value(proposed(1e9)) == pytest.approx(value(best_of_them), abs=0.05)
-
-
-def test_every_other_point_is_chosen_as_if_the_model_were_less_sure(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[float] = []
-
-    def improvement(mean: Array, deviation: Array, best: float) -> Array:
-        asked.append(float(deviation.max()))
-        return expected_improvement(mean, deviation, best)
-
-    monkeypatch.setattr(surrogate, "expected_improvement", improvement)
-    tried = study()
-    tried.optimize(lambda trial: value(suggest(trial)), n_trials=24)
-    ratios = [after / before for before, after in zip(asked[4::2], asked[5::2])]
-    assert all(2 < ratio < 4.5 or 0.22 < ratio < 0.5 for ratio in ratios)
