@@ -35,6 +35,7 @@ from tuner.record import Record
 from tuner.store import postgresql, rows, sqlite
 from tuner.store.errors import StoreError, explain
 from tuner.store.interrupts import deferring_interrupts
+from tuner.store.locations import check_type
 from tuner.store.migrate import revision, upgrade
 from tuner.store.moments import tomorrow
 from tuner.store.mounts import network_file_system
@@ -321,12 +322,12 @@ def parse_location(location: str | Path) -> Path | URL:
     Raises:
         StoreError: it names neither.
     """
-    if not isinstance(location, (str, Path)):
-        raise TypeError(f"the database is {location!r}, but must be a path or a URL")
+    try:
+        check_type(location)
+    except ValueError as error:
+        raise StoreError(str(error)) from None
     if location == "":  # as of a variable that is not set; Path would take it for the folder here
         raise StoreError("the database is '', but must be a path or a URL")
-    if "\0" in str(location):  # which no file's name may hold
-        raise StoreError(f"the database is {str(location)!r}, but must have no NUL character")
     if isinstance(location, Path) or "://" not in location:
         return _expanded(location)
     try:

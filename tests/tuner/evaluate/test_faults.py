@@ -15,7 +15,8 @@ from fake_workers import FakeTemplate
 from kernels.attention import registry
 from kernels.attention.config import Config
 from kernels.attention.problem import Problem, Specialization
-from tests.tuner.evaluate.test_process import alive, wait_until
+from scripts.kill_nine import alive
+from tests.tuner.evaluate.test_process import wait_until
 from tuner.evaluate.compile_farm import CompileFarm
 from tuner.evaluate.local import LocalExecutor
 from tuner.search import candidates, driver
