@@ -45,14 +45,16 @@ def markdown(results: Sequence[Row]) -> str:
         groups.setdefault((result["sampler"], result["start"], result["batch"]), []).append(result)
     lines = [
         "Evaluations to within a fraction of the best: the median over seeds, then over spaces "
-        "(in brackets the worst space); share of the optimum and score: mean over spaces.",
+        "(in brackets the worst space); share of the optimum and score: mean over spaces. A score "
+        "counts up to as many evaluations as a run has at most: compare it among equals.",
         "",
-        "| sampler | start | to 5 % | to 2 % | share at 20 | at 40 | at 60 | score | of the mean "
-        "| repeats | ms a proposal |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| sampler | start | at most | to 5 % | to 2 % | share at 20 | at 40 | at 60 | score "
+        "| of the mean | repeats | ms a proposal |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for (sampler, start, batch), rows in sorted(groups.items()):
-        cells = [titled(sampler, batch), start]
+        most = sorted({row["evaluations"] for row in rows})
+        cells = [titled(sampler, batch), start, ", ".join(map(str, most))]
         cells += [middle([row[f"to_{n}_percent"] for row in rows]) for n in (5, 2)]
         cells += [f"{fmean(row['share'][str(n)] for row in rows):.3f}" for n in BUDGETS]
         cells += [f"{fmean(row[name] for row in rows):.2f}" for name in ("score", "score_of_mean")]

@@ -238,6 +238,7 @@ def outliving(family: list[int]) -> int:
 
 
 def alive(pid: int) -> bool:
+    """Whether a process runs; a zombie that nobody has reaped yet does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

@@ -1,7 +1,7 @@
 """Our search against the other ways to tune the same kernel, on the card at hand.
 
     python scripts/prove_search.py --budget 25m --output prove.json
-    python scripts/prove_search.py --shapes 128 --contestants ours,exhaustive,autotune,helion
+    python scripts/prove_search.py --shapes 128 --contestants exhaustive --budget 150s --add
 
 For each headline shape, every contestant starts cold: with an empty database and an empty cache of
 Triton. `ours` is `tuner search` as it comes, with a seed a repeat; `exhaustive` tries every
@@ -11,7 +11,9 @@ kernel, where it is installed (rival_tuners.py). Then all winners that are confi
 the same interleaved rounds: those rates are what is compared, not what each contestant believed.
 
 A contestant that does not fit into what is left of the budget is left out and the table says so.
-The JSON is written after every contestant, so that whatever was measured is there.
+The JSON is written after every contestant, so that whatever was measured is there. With --add, what
+OUTPUT holds is kept and its winners race too: so all of it can be had in parts, each as short as
+its --budget and what a race takes.
 """
 
 from __future__ import annotations
@@ -19,14 +21,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
+from itertools import combinations
 from math import exp, log
 from pathlib import Path
 from statistics import fmean
@@ -47,7 +52,8 @@ from tuner.trial import Candidate, Outcome
 HEADLINES = {64: 4096, 128: 8192, 256: 16384}
 CONTESTANTS = ("ours", "exhaustive", "autotune", "helion")
 RIVALS = Path(__file__).with_name("rival_tuners.py")
-RACE_S = 15.0  # kept for the race of a shape's winners
+RACE_S = 25.0  # kept for the race of a shape's winners: a process, their binaries, the rounds
+RIVAL_GRACE_S = 20.0  # that a rival may take to notice that its time is up
 LEAST_S = 20.0  # less is no use to any contestant
 
 Opener = Callable[[], Executor]
@@ -65,6 +71,7 @@ class Run:
     believed_ms: float | None = None  # by its own measurement
     tflops: float | None = None  # in the race of all winners
     regret: float | None = None  # its ms in that race over the least
+    tied: tuple[str, ...] = ()  # whom its own finals could not tell from the winner
     note: str = ""
     parts: dict[str, float] = field(default_factory=dict)  # where its seconds went
 
@@ -73,6 +80,13 @@ class Run:
         if self.candidate is not None:
             form["candidate"] = candidate_to_json(self.candidate)
         return form
+
+    @classmethod
+    def from_json(cls, form: dict[str, Any]) -> Run:
+        run = cls(**{**form, "candidate": None, "tied": tuple(form["tied"])})
+        if form["candidate"] is not None:
+            run.candidate = candidate_from_json(form["candidate"])
+        return run
 
 
 @contextmanager
@@ -98,7 +112,7 @@ def searched(problem: Problem, opened: Opener, options: Options, contestant: str
         if isinstance(event, TrialEnded):
             run.evaluations += event.trial.outcome in (Outcome.OK, Outcome.PRUNED)
         elif isinstance(event, ProblemEnded):
-            run.parts = asdict(event.seconds)
+            run.parts = {**asdict(event.seconds), "searching": event.seconds.searching}
 
     with cold() as folder:
         began = time.monotonic()
@@ -109,7 +123,7 @@ def searched(problem: Problem, opened: Opener, options: Options, contestant: str
         run.note = "nothing was recorded"
     else:
         run.candidate, run.believed_ms = record.candidate, record.measurement.median_ms
-        run.note = record.note
+        run.note, run.tied = record.note, record.tied
     return run
 
 
@@ -119,18 +133,23 @@ def rival(problem: Problem, contestant: str, limit_s: float) -> Run:
     command = [sys.executable, str(RIVALS), contestant, json.dumps(asdict(problem)), str(limit_s)]
     with cold():
         began = time.monotonic()
+        child = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
         try:
             # It stops itself in time, but for a compilation or a launch that hangs.
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=limit_s + 60, check=False
-            )
+            printed, complained = child.communicate(timeout=limit_s + RIVAL_GRACE_S)
         except subprocess.TimeoutExpired:
+            # With all that it started, which hold its pipes open.
+            os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
             run.seconds, run.note = time.monotonic() - began, "did not end in time"
             return run
         run.seconds = time.monotonic() - began
-    lines = done.stdout.strip().splitlines()
-    if done.returncode or not lines:
-        said = (done.stderr or done.stdout).strip().splitlines()
+    lines = printed.strip().splitlines()
+    if child.returncode or not lines:
+        said = (complained or printed).strip().splitlines()
         run.note = f"failed: {said[-1] if said else 'no message'}"
         return run
     reply = json.loads(lines[-1])
@@ -167,6 +186,7 @@ def prove(
     trials: int | None,
     left: Callable[[], float],
     keep: Callable[[list[Run]], None],
+    earlier: Sequence[Run] = (),
     rounds: int = 15,
 ) -> list[Run]:
     """All contestants on one shape.
@@ -176,10 +196,14 @@ def prove(
         trials: of ours; None: as many as `tuner search` makes.
         left: seconds that may still be spent.
         keep: told what there is after each contestant.
+        earlier: runs that are there already. They race, and are not made again.
     """
-    runs: list[Run] = []
+    runs = list(earlier)
+    there = {(run.contestant, run.seed) for run in runs}
     for contestant in contestants:
         for seed in range(repeats if contestant == "ours" else 1):
+            if (contestant, seed) in there:
+                continue
             limit = left() - RACE_S
             if limit < LEAST_S:
                 runs.append(Run(contestant, seed, note="left out: no time was left"))
@@ -195,6 +219,8 @@ def prove(
     winners = list(dict.fromkeys(run.candidate for run in runs if run.candidate is not None))
     if winners:
         with opened() as executor:
+            # Side by side, where the race would compile one after the other.
+            wait([executor.compile(problem, winner) for winner in winners])
             raced(runs, executor.race(problem, winners, rounds).result())
         keep(runs)
     return runs
@@ -215,15 +241,47 @@ def table(results: dict[str, list[Run]]) -> str:
                 f"| {shape} | {name} | {run.seconds:.0f} | {run.evaluations} | {rate} | {share} "
                 f"| {run.note} |"
             )
-        regrets = [run.regret for run in runs if run.contestant == "ours" and run.regret]
-        if len(regrets) > 1:
-            mean = exp(fmean(map(log, regrets)))
-            lines.append(
-                f"\n{shape}: regret of ours over {len(regrets)} runs: {mean:.4f} (geometric mean), "
-                f"{max(regrets):.4f} (worst), "
-                f"{len({run.candidate for run in runs if run.contestant == 'ours'})} winners\n"
-            )
+        ours = [run for run in runs if run.contestant == "ours" and run.regret]
+        if len(ours) > 1:
+            lines.append(f"\n{shape}: {_summary(ours)}\n")
     return "\n".join(lines)
+
+
+def kept(report: dict[str, Any], target: dict[str, Any]) -> dict[str, list[Run]]:
+    """The runs of an earlier report by shape, without those that were left out.
+
+    Raises:
+        ValueError: they were made on another target.
+    """
+    if report["target"] != target:
+        raise ValueError(f"the runs there are of {report['target']}, but this is {target}")
+    return {
+        shape: [run for form in runs if (run := Run.from_json(form)).seconds > 0]
+        for shape, runs in report["runs"].items()
+    }
+
+
+def _summary(ours: Sequence[Run]) -> str:
+    """What several searches of one shape say together."""
+    regrets = [run.regret for run in ours if run.regret]
+    shares = [run.parts["searching"] / run.parts["wall"] for run in ours if run.parts.get("wall")]
+    overhead = f"{max(shares):.1%}" if shares else "an unknown share"
+    return (
+        f"regret of ours over {len(ours)} runs: {exp(fmean(map(log, regrets))):.4f} (geometric "
+        f"mean), {max(regrets):.4f} (worst); {len({run.candidate for run in ours})} winners, "
+        f"{len(_disagreeing(ours))} pairs that differ and name no tie; at most {overhead} of the "
+        "wall clock went to searching itself"
+    )
+
+
+def _disagreeing(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
+    """The pairs with different winners of which either does not name the other's as tied."""
+    return [
+        (one, other)
+        for one, other in combinations(runs, 2)
+        if one.candidate != other.candidate
+        and not (str(other.candidate) in one.tied and str(one.candidate) in other.tied)
+    ]
 
 
 def main() -> None:
@@ -235,6 +293,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1, help="of ours, by seed")
     parser.add_argument("--trials", type=int, help="of ours; as many as `tuner search` makes")
     parser.add_argument("--budget", default="25m", help="time for all of it")
+    parser.add_argument("--add", action="store_true", help="to what OUTPUT holds already")
     parser.add_argument("--output", type=Path, default=Path("prove.json"))
     arguments = parser.parse_args()
     contestants = arguments.contestants.split(",")
@@ -249,6 +308,8 @@ def main() -> None:
     with LocalExecutor() as executor:
         target = asdict(executor.target)
     results: dict[str, list[Run]] = {}
+    if arguments.add and arguments.output.exists():
+        results = kept(json.loads(arguments.output.read_text()), target)
     problems = [
         Problem.on_grid(int(name), HEADLINES[int(name)], not arguments.full, arguments.dtype)
         for name in arguments.shapes.split(",")
@@ -276,7 +337,7 @@ def main() -> None:
 
         prove(
             problem, LocalExecutor, contestants, arguments.repeats, arguments.trials,
-            left, keep,
+            left, keep, results.get(str(problem), ()),
         )  # fmt: skip
     print(table(results))
 

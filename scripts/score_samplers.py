@@ -4,7 +4,7 @@
     python scripts/score_samplers.py --spaces ../shared/spaces --output docs/samplers-published.json
 
 Every sampler goes through the very proposals of `tuner search`, with many seeds, and is told the
-recorded medians. It starts cold, from the template's default, or from that, the winners of
+recorded medians. It starts cold, from the templates' defaults, or from those, the winners of
 neighbouring problems and what the surrogate learned in 60 trials of the nearest seqlen.
 
 draw_samplers.py draws and tabulates what is written. A run ends when it has found the optimum: the
@@ -18,7 +18,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
@@ -35,7 +35,7 @@ import numpy as np
 import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention import registry
 from kernels.attention.problem import Problem
-from tuner.evaluate.space_file import read_space
+from tuner.evaluate.space_file import RecordedSpace, read_space
 from tuner.evaluate.t4 import SUFFIXES, SpaceError, read_results
 from tuner.search.candidates import CandidateSet
 from tuner.search.features import parameter_features
@@ -60,7 +60,7 @@ class Case:
     name: str
     space: SearchSpace
     trials: tuple[Trial, ...]  # in the order of the candidates
-    default: Candidate | None
+    defaults: tuple[Candidate, ...]
 
     @property
     def landscape(self) -> Landscape:
@@ -128,7 +128,7 @@ def main() -> None:
         for sampler in arguments.samplers.split(",")
         for start in arguments.starts.split(",")
         for name, case in known.items()
-        if start == "cold" or case.default is not None
+        if start == "cold" or case.defaults
     ]
     began = time.monotonic()
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -158,35 +158,44 @@ def main() -> None:
 
 @cache
 def cases(folders: tuple[str, ...]) -> dict[str, Case]:
-    """The spaces of `folders`, by name."""
+    """The spaces of `folders`, by name; those of several templates for one problem on one card make
+    one, as a search sees them."""
     found = {}
+    ours: dict[str, list[RecordedSpace]] = {}
     for folder in folders:
         for path in sorted(Path(folder).iterdir()):
-            if path.name.endswith(SUFFIXES) and not path.name.startswith("."):
-                case = read_case(path)
+            if not path.name.endswith(SUFFIXES) or path.name.startswith("."):
+                continue
+            try:
+                space = read_space(path)
+            except SpaceError:
+                case = foreign_case(path)
                 found[case.name] = case
-    return found
+            else:
+                card = space.header.target.gpu_name.split()[1]
+                ours.setdefault(f"{card} {space.header.problem}", []).append(space)
+    return found | {name: own_case(name, spaces) for name, spaces in ours.items()}
 
 
-def read_case(path: Path) -> Case:
-    """A space of ours, or any other file in T4."""
-    try:
-        recorded = read_space(path)
-    except SpaceError:
-        return foreign_case(path)
-    header, trials = recorded.header, tuple(recorded.trials.values())
-    candidates = CandidateSet(tuple(trial.candidate for trial in trials), 0, ())
-    hardware = header.target.hardware
-    default = Candidate(
-        header.template, registry.get(header.template).default(header.problem, hardware.capability)
+def own_case(name: str, spaces: Sequence[RecordedSpace]) -> Case:
+    """All that was recorded of one problem on one card."""
+    problem, hardware = spaces[0].header.problem, spaces[0].header.target.hardware
+    order = registry.names()
+    trials = tuple(
+        trial
+        for space in sorted(spaces, key=lambda space: order.index(space.header.template))
+        for trial in space.trials.values()
     )
-    card = header.target.gpu_name.split()[1]
-    of = "" if header.template == "portable" else f" {header.template}"
+    candidates = CandidateSet(tuple(trial.candidate for trial in trials), 0, ())
+    defaults = [
+        Candidate(of, registry.get(of).default(problem, hardware.capability))
+        for of in dict.fromkeys(trial.candidate.template for trial in trials)
+    ]
     return Case(
-        f"{card} {header.problem}{of}",
-        search_space(candidates, header.problem, hardware),
+        name,
+        search_space(candidates, problem, hardware),
         trials,
-        default if default in candidates else None,
+        tuple(default for default in defaults if default in candidates),
     )
 
 
@@ -208,7 +217,7 @@ def foreign_case(path: Path) -> Case:
     choices = {key: tuple(dict.fromkeys(c[key] for c in configs)) for key in configs[0]}
     candidates = CandidateSet(tuple(trial.candidate for trial in trials), 0, ())
     space = SearchSpace(candidates, {name: choices}, lambda: parameter_features(configs))
-    return Case(name, space, tuple(trials), None)
+    return Case(name, space, tuple(trials), ())
 
 
 def summary(case: Case) -> dict[str, Any]:
@@ -230,7 +239,6 @@ def neighbours(case: Case, known: Iterable[Case]) -> list[Candidate]:
         other
         for other in known
         if other.name != case.name
-        and other.trials[0].candidate.template == case.trials[0].candidate.template
         and replace(other.trials[0].problem, seqlen=1, batch=1, heads=1)
         == replace(problem, seqlen=1, batch=1, heads=1)
     ]
@@ -245,7 +253,6 @@ def nearest(case: Case, known: Iterable[Case]) -> Case | None:
         for other in known
         if other.trials[0].problem.specialization == mine.problem.specialization
         and other.trials[0].target == mine.target
-        and other.trials[0].candidate.template == mine.candidate.template
         and other.name != case.name
     ]
 
@@ -257,20 +264,19 @@ def nearest(case: Case, known: Iterable[Case]) -> Case | None:
 
 def learned(case: Case, near: Case, task: Task, seed: int) -> Any:
     """The prior that a search of `near` leaves for `case`."""
-    assert near.default is not None
     index = {trial.candidate: number for number, trial in enumerate(near.trials)}
-    proposals = Proposals(near.space, "surrogate", seed + 1000, seeds=[near.default])
+    proposals = Proposals(near.space, "surrogate", seed + 1000, seeds=near.defaults)
     once = replace(task, evaluations=60, batch=1)
     tried = [near.trials[number] for number in replayed(proposals, near, index, once, False)]
-    return expected(tried, case.space)
+    return expected([t for t in tried if t.candidate in case.space.candidates], case.space)
 
 
 def run(task: Task) -> Result:
     known = cases(task.folders)
     case = known[task.case]
     seeds: list[Candidate] = []
-    if task.start != "cold" and case.default is not None:
-        seeds.append(case.default)
+    if task.start != "cold":
+        seeds += case.defaults
     if task.start == "neighbours":
         seeds += neighbours(case, known.values())
     index = {trial.candidate: number for number, trial in enumerate(case.trials)}

@@ -15,8 +15,18 @@ for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(_threads, "1")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """-n auto: a process a core, of which many tests start some of their own; eight at most."""
+    return min(os.cpu_count() or 1, 8)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip `gpu`-marked tests where there is none; torch is only imported if there are any."""
+    if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
+        for item in items:
+            if item.get_closest_marker("timing"):
+                item.add_marker(pytest.mark.skip(reason="needs the card for itself: run it alone"))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not _has_gpu():
         for item in marked:

@@ -38,10 +38,13 @@ def lookup(
 
     Raises:
         ValueError: a field is out of its domain.
+        TypeError: `target` is none.
         LookupError: no template serves it.
         RuntimeError: no target is given and there is no CUDA device.
     """
     problem = Problem.on_grid(headdim, seqlen, causal, dtype, batch, heads)
+    if target is not None and not isinstance(target, Target):
+        raise TypeError(f"target is {target!r}, but must be a tuner.target.Target or None")
     if target is None:
         if not torch.cuda.is_available():
             raise RuntimeError("there is no CUDA device here: give a target")
@@ -139,21 +142,27 @@ def _candidates(
         return _candidates(config.config, config.template)
     if not isinstance(config, Mapping):
         raise TypeError(
-            f"config is a {type(config).__name__}, but must be a candidate, a mapping or None"
+            f"config is of type {type(config).__name__}, but must be a candidate, a mapping or None"
         )
     if template is not None and template not in registry.names():
         raise ValueError(
             f"template is {template!r}, but must be one of {', '.join(registry.names())}"
         )
     wanted = Config(config)
+    names = registry.names() if template is None else (template,)
     accepting = tuple(
-        Candidate(name, wanted)
-        for name in ([template] if template else registry.names())
-        if _accepted(registry.get(name).reject, wanted)
+        Candidate(name, wanted) for name in names if _accepted(registry.get(name).reject, wanted)
     )
     if not accepting:
-        raise ValueError(f"config is {wanted!r}, but no template accepts that for any problem")
+        takes = "; ".join(f"{name} takes {_parameters(name)}" for name in names)
+        raise ValueError(
+            f"config is {wanted!r}, but no template accepts that for any problem: {takes}"
+        )
     return accepting
+
+
+def _parameters(template: str) -> str:
+    return ", ".join(registry.get(template).space(Specialization(HEADDIMS[0], True, DTYPES[0])))
 
 
 def _accepted(reject: Callable[[Specialization, Config, int], str | None], config: Config) -> bool:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tuner.store.database import Store
+from tuner.store.database import Store, parse_location
 from tuner.store.errors import StoreError
 from tuner.store.locations import shipped_database, user_database
 
@@ -165,21 +165,19 @@ def _cache() -> Finding:
 
 def _user_database(option: str | None) -> Finding:
     name, remedy = "your database", "Name another with --db or TUNER_DB, or repair this one."
-    location = user_database(option)
-    is_url = "://" in str(location)
-    path = Path(location).expanduser()
-    if is_url or path.exists():
-        try:
-            with Store.read_only(location) as store:
-                count, seen = len(store.records()), store.location
-        except StoreError as error:
-            return Finding(name, "fail", str(error), remedy)
-        if not is_url and not (os.access(path, os.W_OK) and _writable(path.parent)):
-            return Finding(name, "fail", f"{path} is not writable", remedy)
-        return Finding(name, "ok", f"{seen}, {count} records")
-    if not _writable(path.parent):
-        return Finding(name, "fail", f"{path} cannot be made", remedy)
-    return Finding(name, "ok", f"{path}, made by the first search")
+    try:
+        place = parse_location(user_database(option))
+        if isinstance(place, Path) and not place.exists():
+            if not _writable(place.parent):
+                return Finding(name, "fail", f"{place} cannot be made", remedy)
+            return Finding(name, "ok", f"{place}, made by the first search")
+        with Store.read_only(user_database(option)) as store:
+            count, seen = len(store.records()), store.location
+    except (StoreError, OSError) as error:  # OSError: a folder one may not enter
+        return Finding(name, "fail", str(error), remedy)
+    if isinstance(place, Path) and not (os.access(place, os.W_OK) and _writable(place.parent)):
+        return Finding(name, "fail", f"{place} is not writable", remedy)
+    return Finding(name, "ok", f"{seen}, {count} records")
 
 
 def _shipped_database() -> Finding:

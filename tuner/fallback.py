@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from kernels.attention.layout import readable
+from tuner import caution
 
 _announced: set[str] = set()
 
@@ -25,7 +25,7 @@ def announce(reason: str) -> None:
     """Warn that SDPA serves a call, once per reason in a process."""
     if reason not in _announced:
         _announced.add(reason)
-        warnings.warn(f"served by PyTorch's SDPA: {reason}", FallbackWarning, stacklevel=7)
+        caution.warn(f"served by PyTorch's SDPA: {reason}", FallbackWarning)
 
 
 def attention(
@@ -64,19 +64,24 @@ def log_sum_exp(
     q: Tensor, k: Tensor, causal: bool, sm_scale: float, causal_offset: int = 0
 ) -> Tensor:
     """(batch, heads, seqlen_q) fp32: the natural logarithm of the softmax's denominator, by its
-    definition and in fp32; −∞ where a row sees no key. Not differentiable."""
+    definition; −∞ where a row sees no key. Not differentiable.
+
+    In fp32 for 16-bit inputs, whose products TF32 holds exactly too; in fp64 for others, which
+    TF32 would round if the process allows it.
+    """
     batch, heads, seqlen_q, headdim = q.shape
     heads_kv, seqlen_k = k.shape[1], k.shape[2]
     lse = torch.full((batch, heads, seqlen_q), -math.inf, dtype=torch.float32, device=q.device)
     if lse.numel() == 0 or seqlen_k == 0:
         return lse
     grouped = lse.view(batch, heads_kv, heads // heads_kv, seqlen_q)
-    keys = k.detach().float().mT.unsqueeze(2)  # (batch, heads_kv, 1, headdim, seqlen_k)
+    wide = torch.float32 if q.element_size() == 2 else torch.float64
+    keys = k.detach().to(wide).mT.unsqueeze(2)  # (batch, heads_kv, 1, headdim, seqlen_k)
     key = torch.arange(seqlen_k, device=q.device)
     rows = max(1, _SCORES_AT_ONCE // (batch * heads * seqlen_k))
     for start in range(0, seqlen_q, rows):
         stop = min(start + rows, seqlen_q)
-        queries = q[:, :, start:stop].detach().float()
+        queries = q[:, :, start:stop].detach().to(wide)
         queries = queries.reshape(batch, heads_kv, -1, stop - start, headdim)
         scores = (queries @ keys) * sm_scale
         if causal:

@@ -162,10 +162,13 @@ def _by_sdpa(
 
 def _outputs(q: Tensor, v: Tensor, wants_lse: bool) -> tuple[Tensor, Tensor]:
     """Uninitialised: q's layout with v's headdim, and lse, which is empty if it is not wanted."""
-    if v.shape[3] == q.shape[3]:
+    batch, heads, seqlen, headdim = q.shape
+    if v.shape[3] == headdim:
         out = torch.empty_like(q)
+    elif q.stride(1) < q.stride(2):  # rows before heads
+        out = q.new_empty((batch, seqlen, heads, v.shape[3])).transpose(1, 2)
     else:
-        out = q.new_empty((*q.shape[:3], v.shape[3]))
+        out = q.new_empty((batch, heads, seqlen, v.shape[3]))
     return out, q.new_empty(q.shape[:3] if wants_lse else (0,), dtype=torch.float32)
 
 

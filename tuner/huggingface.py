@@ -25,14 +25,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import (
-    bidirectional_mask_function,
-    causal_mask_function,
-    sdpa_mask,
-)
-from transformers.utils.import_utils import is_tracing
+
+try:
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    from transformers.masking_utils import (
+        bidirectional_mask_function,
+        causal_mask_function,
+        sdpa_mask,
+    )
+    from transformers.utils.import_utils import is_tracing
+except ImportError as error:
+    raise ImportError(
+        f"tuner.huggingface needs transformers 5.17 or newer ({error}); pip install "
+        "'attention-tuner[huggingface]'"
+    ) from error
 
 from tuner import fallback
 from tuner.runtime import flash_attn_func
@@ -42,7 +49,13 @@ _NOWHERE = ("softcap", "s_aux")
 
 
 def register(name: str = "tuner") -> None:
-    """Make `name` an attention implementation of transformers, together with its masks."""
+    """Make `name` an attention implementation of transformers, together with its masks.
+
+    Raises:
+        ValueError: `name` is no text, or an empty one.
+    """
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"name is {name!r}, but must be a text of at least one character")
     AttentionInterface.register(name, attention_forward)
     AttentionMaskInterface.register(name, attention_mask)
 

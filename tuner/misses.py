@@ -76,7 +76,7 @@ def folder() -> Path:
     """Where misses are kept."""
     chosen = os.environ.get(VARIABLE, "")
     if chosen not in (*_OFF, "1"):
-        return Path(chosen)
+        return Path(os.path.expanduser(chosen))  # noqa: PTH111 – a home of nobody is no error
     return data_folder() / "misses"
 
 
@@ -87,7 +87,7 @@ def flush() -> Path | None:
         The file written; None if there was nothing to write.
 
     Raises:
-        StoreError: it cannot be written.
+        StoreError: it cannot be read or written.
     """
     unwritten = [miss for key, miss in list(_found.items()) if key not in _written]
     if not unwritten:
@@ -101,10 +101,18 @@ def flush() -> Path | None:
 
 
 def read(where: Path) -> Noted:
-    """All misses in a folder; a file that is none is passed over with a warning in the log."""
+    """All misses in a folder; a file that is none is passed over with a warning in the log.
+
+    Raises:
+        StoreError: the folder cannot be read.
+    """
     found: dict[tuple[Problem, str], Miss] = {}
     files: list[tuple[Path, int]] = []
-    for path in sorted(where.glob("*.json")):
+    try:
+        paths = sorted(where.glob("*.json"))
+    except OSError as error:
+        raise StoreError(f"{where} cannot be read: {error.strerror}") from None
+    for path in paths:
         try:
             changed = path.stat().st_mtime_ns
             misses = _decode(json.loads(path.read_text(encoding="utf-8")))

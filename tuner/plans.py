@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -18,7 +17,7 @@ from torch import Tensor
 from kernels.attention import registry
 from kernels.attention.problem import Problem, Specialization
 from kernels.attention.template import Binary, CompileError, Template
-from tuner import device, misses, repetition, resolve, snapshot
+from tuner import caution, device, misses, repetition, resolve, snapshot
 from tuner.resolve import Resolution
 from tuner.target import Target
 from tuner.trial import Candidate
@@ -172,11 +171,10 @@ def _report(target: Target, problem: Problem, resolution: Resolution) -> None:
     key = (problem.headdim, problem.causal, problem.dtype, target.hardware, source)
     if source in ("stale", "family", "default") and key not in _warned:
         _warned.add(key)
-        warnings.warn(
+        caution.warn(
             f"attention for {problem} runs by a {source} config: {resolution.reason} "
             "(`tuner search` tunes it; said once for this headdim, mask and dtype)",
             UntunedWarning,
-            stacklevel=9,
         )
 
 

@@ -44,13 +44,16 @@ def repeat(
         and (sm_scale is None or type(sm_scale) is float)
     ):
         return None
-    known = _launches.get(
-        (
-            q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(),
-            q.dtype, k.dtype, v.dtype, q.get_device(), k.get_device(), v.get_device(),
-            causal, sm_scale, entry,
-        )
-    )  # fmt: skip
+    try:
+        known = _launches.get(
+            (
+                q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(),
+                q.dtype, k.dtype, v.dtype, q.get_device(), k.get_device(), v.get_device(),
+                causal, sm_scale, entry,
+            )
+        )  # fmt: skip
+    except RuntimeError:  # a nested tensor has no shape, a sparse one no strides
+        return None
     if known is None:
         return None
     index, lse_shape, launch = known

@@ -141,10 +141,13 @@ def _default(problem: Problem, capability: int) -> Resolution:
                 "default",
                 Candidate(name, template.default(problem, capability)),
                 f"no record within {MAX_SEQLEN_RATIO:g}× of the seqlen and "
-                f"{MAX_BATCH_HEADS_RATIO:g}× of batch·heads for this headdim, mask and dtype",
+                f"{MAX_BATCH_HEADS_RATIO:g}× of batch·heads for this headdim, mask and dtype on "
+                f"any sm_{capability}",
             )
         refusals.append(f"{name}: {refusal}")
-    raise LookupError(f"no template serves {problem} on sm_{capability} ({'; '.join(refusals)})")
+    # Without the sizes, on which it does not depend: the runtime says each reason once.
+    what = f"D{problem.headdim} {'causal' if problem.causal else 'full'} {problem.dtype}"
+    raise LookupError(f"no template serves {what} on sm_{capability} ({'; '.join(refusals)})")
 
 
 def ratio(a: int, b: int) -> float:

@@ -52,6 +52,7 @@ def custom_attention_forward(
         known = repeat(q, k, v, causal, sm_scale)
         if known is not None:
             return known  # type: ignore[return-value]
+    validate_flag("strict", strict)
     q, k, v = _autocast(q, k, v)
     scale = validate(q, k, v, causal, sm_scale)
     out, _ = attention_forward(q, k, v, causal, 0, scale, strict=strict)
@@ -96,6 +97,7 @@ def attention(
         if known is not None:
             return known  # type: ignore[return-value]
     validate_flag("enable_gqa", enable_gqa)
+    validate_flag("strict", strict)
     q, k, v = _autocast(query, key, value)
     factor = validate(q, k, v, is_causal, scale, SDPA)
     if not enable_gqa and k.shape[1] != q.shape[1]:
@@ -146,6 +148,7 @@ def flash_attn_func(
         if known is not None:
             return known
     validate_flag("return_lse", return_lse)
+    validate_flag("strict", strict)
     q, k, v = _autocast(q, k, v)
     scale = validate(q, k, v, causal, softmax_scale, FLASH)
     offset = k.shape[1] - q.shape[1]

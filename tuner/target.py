@@ -11,7 +11,7 @@ class Hardware:
     sold under several names, and one name covers chips of different speed."""
 
     capability: int  # 90 for sm_90
-    sm_count: int
+    sm_count: int  # 0: any card of this capability
     memory_gib: int
     power_limit_w: int  # 0 where NVML does not answer
 
@@ -20,6 +20,8 @@ class Hardware:
         return f"sm{self.capability}-{self.sm_count}x-{self.memory_gib}gib-{self.power_limit_w}w"
 
     def __str__(self) -> str:
+        if not self.sm_count:
+            return f"sm_{self.capability}"
         power = f"{self.power_limit_w} W" if self.power_limit_w else "power limit unknown"
         return f"sm_{self.capability}, {self.sm_count} SMs, {self.memory_gib} GiB, {power}"
 
@@ -33,3 +35,8 @@ class Target:
     triton: str
     torch: str
     driver: str
+
+    def __str__(self) -> str:
+        if not self.hardware.sm_count:  # any card of a capability, under whatever software
+            return self.gpu_name
+        return f"{self.gpu_name} ({self.hardware}), Triton {self.triton}"

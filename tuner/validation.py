@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+_LARGEST = torch.finfo(torch.float32).max / 2  # of a scale: the kernels multiply it by log2(e)
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -49,7 +50,12 @@ def validate(
     """
     for name, tensor in ((words.q, q), (words.k, k), (words.v, v)):
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name} is a {type(tensor).__name__}, but must be a torch.Tensor")
+            raise TypeError(
+                f"{name} is of type {type(tensor).__name__}, but must be a torch.Tensor"
+            )
+        if tensor.is_nested or tensor.layout != torch.strided:
+            kind = "nested" if tensor.is_nested else str(tensor.layout)
+            raise TypeError(f"{name} is {kind}, but must be a dense tensor (torch.strided)")
         if tensor.dim() != 4:
             raise ValueError(
                 f"{name} has {tensor.dim()} dimensions, but must have 4: {words.layout}"
@@ -87,7 +93,7 @@ def validate(
             f"{words.k} has {theirs} heads, but their number must divide {words.q}'s {ours}"
         )
     if not isinstance(causal, bool):
-        raise TypeError(f"{words.causal} is {causal!r}, but must be True or False")
+        raise TypeError(f"{words.causal} is {_shown(causal)}, but must be True or False")
     return _scale(q.shape[3], sm_scale, words.scale)
 
 
@@ -95,9 +101,9 @@ def _scale(headdim: int, given: float | None, name: str) -> float:
     if given is None:
         return 1 / math.sqrt(headdim)
     if isinstance(given, bool) or not isinstance(given, (int, float)):
-        raise TypeError(f"{name} is {given!r}, but must be a number or None")
-    if not math.isfinite(given):
-        raise ValueError(f"{name} is {given}, but must be finite")
+        raise TypeError(f"{name} is {_shown(given)}, but must be an int, a float or None")
+    if not abs(given) <= _LARGEST:  # nor is NaN
+        raise ValueError(f"{name} is {_shown(given)}, but must be finite, also in fp32")
     return float(given)
 
 
@@ -108,4 +114,10 @@ def validate_flag(name: str, value: object) -> None:
         TypeError: it is neither True nor False.
     """
     if not isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}, but must be True or False")
+        raise TypeError(f"{name} is {_shown(value)}, but must be True or False")
+
+
+def _shown(value: object) -> str:
+    """`value` as Python spells it, on one line that can be read."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,9 +45,9 @@ def attention_reference(
 
     batch, heads, seqlen_q, headdim = q.shape
     heads_kv, seqlen_k = k.shape[1], k.shape[2]
-    if heads % heads_kv:
+    group = heads // heads_kv if heads_kv else 0
+    if heads != group * heads_kv:
         raise ValueError(f"heads is {heads}, but must be a multiple of heads_kv, {heads_kv}")
-    group = heads // heads_kv
     out = torch.zeros((batch, heads, seqlen_q, headdim), dtype=torch.float32, device=q.device)
     lse = torch.full((batch, heads, seqlen_q), -math.inf, dtype=torch.float32, device=q.device)
     rows = max(1, min(seqlen_q, _SCORES_AT_ONCE // max(1, seqlen_k)))
@@ -81,7 +81,8 @@ def _rows(
     scores = scores.masked_fill(hidden, -math.inf)
     lse = torch.logsumexp(scores, dim=-1)
     lse = lse.masked_fill(hidden.all(dim=-1), -math.inf)
-    weights = torch.exp(scores - lse[:, None]).masked_fill(hidden, 0.0)
+    # Not exp(scores − lse): beside giant scores the logarithm of their number is lost in lse.
+    weights = torch.softmax(scores, dim=-1).masked_fill(hidden, 0.0)
     finite = v.isfinite()
     out = weights @ v.where(finite, 0.0)
     if not finite.all():
@@ -97,9 +98,16 @@ def _full_precision() -> Iterator[None]:
     """fp32 products in fp32: no TF32, whatever the process has set."""
     import torch
 
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
+    matmul: Any = torch.backends.cuda.matmul
+    switch: str = "allow_tf32"
+    value: bool | str = False
+    try:
+        before = matmul.allow_tf32
+    except RuntimeError:  # what a process has said by the switch of torch 2.9, it must go on with
+        switch, value = "fp32_precision", "ieee"
+        before = matmul.fp32_precision
+    setattr(matmul, switch, value)
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        setattr(matmul, switch, before)

@@ -88,7 +88,7 @@ def test_on_a_gpu() -> None:
     report = bench(problems=HEADLINE[:1], rounds=3)
     (row,) = report.rows
     assert row.correct
-    assert set(row.rounds) == {"ours", "cudnn", "fa2"}, row.absent
+    assert {"ours", "cudnn", "fa2"} <= row.rounds.keys(), row.absent
     assert row.rounds["cudnn"].tflops > 50
     assert row.latency_ms == pytest.approx(row.rounds["ours"].median_ms, rel=0.2)
 

@@ -114,6 +114,7 @@ def assert_served_in_time() -> None:
         found = loaded.resolve(target, PROBLEM)
         assert found.candidate.template
     assert snapshot.current().digest == loaded.digest
+    assert snapshot.newer(at_once=True) is None
 
 
 @pytest.mark.parametrize("how", BROKEN)
@@ -144,6 +145,10 @@ def test_a_broken_file(
         "/proc/self/mem",
         "/dev/zero",
         "",
+        ".",
+        "/",
+        "sqlite:///",
+        "sqlite:////",
     ],
     ids=lambda name: name[:30],
 )

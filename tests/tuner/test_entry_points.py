@@ -109,9 +109,13 @@ def test_what_no_template_serves_gets_the_right_lse_too(stand_in, headdims, leng
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", tuner.FallbackWarning)
         found, logs = tuner.flash_attn_func(*bshd(tensors), causal=True, return_lse=True)
+        served = tuner.attention(q, k, v, enable_gqa=True)
     close(found.transpose(1, 2), out[..., : headdims[1]])
     torch.testing.assert_close(logs, lse, atol=1e-4, rtol=1e-4)
     assert not stand_in.launched
+    # As the fake kernel promised, whatever the layout that SDPA returns.
+    assert found.is_contiguous()
+    assert served.is_contiguous()
     for function in (tuner.flash_attn_func, tuner.attention, tuner.custom_attention_forward):
         with pytest.raises(NotImplementedError):
             function(q, q, v if headdims[0] != headdims[1] else q, strict=True)
@@ -212,7 +216,7 @@ def test_autocast_casts_what_sdpa_would(stand_in: StandIn, monkeypatch) -> None:
 
 SHAPE = "has .nheads, seqlen."
 BAD = [
-    ("attention", {"query": 3}, TypeError, "query is a int"),
+    ("attention", {"query": 3}, TypeError, "query is of type int"),
     ("attention", {"is_causal": 1}, TypeError, "is_causal is 1, but must be True or False"),
     ("attention", {"scale": "x"}, TypeError, "scale is 'x'"),
     ("attention", {"enable_gqa": None}, TypeError, "enable_gqa is None, but must be True or False"),
@@ -223,6 +227,7 @@ BAD = [
     ("flash_attn_func", {"k": (2, 4, 3, 64), "v": (2, 4, 3, 64)}, ValueError, "divide q's 16"),
     ("flash_attn_func", {"return_lse": 1}, TypeError, "return_lse is 1"),
     ("flash_attn_func", {"softmax_scale": math.inf}, ValueError, "softmax_scale is inf"),
+    ("flash_attn_func", {"softmax_scale": 10**400}, ValueError, "softmax_scale is 1000"),
     ("flash_attn_func", {"dropout_p": 0.1}, TypeError, "dropout_p"),
 ]
 

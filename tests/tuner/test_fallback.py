@@ -49,6 +49,17 @@ def test_sdpa_gets_only_what_it_reads_right(
     torch.testing.assert_close(out.float(), expected, atol=5e-3, rtol=5e-3)
 
 
+def test_lse_of_fp32_is_that_of_fp32_whatever_products_the_process_allows() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k = (20 * torch.randn(2, 3, 50, 40, generator=generator) for _ in range(2))
+    scores = 0.1 * (q.double() @ k.double().mT)
+    scores = scores.masked_fill(torch.ones(50, 50, dtype=torch.bool).triu(1), -torch.inf)
+    lse = fallback.log_sum_exp(q, k, True, 0.1)
+    assert lse.dtype == torch.float32
+    # Products rounded to fp32, let alone TF32, would be off by more than the last bit.
+    torch.testing.assert_close(lse, scores.logsumexp(-1).float(), atol=0, rtol=2.0**-23)
+
+
 def test_no_key_gives_zeros_and_zero_gradients() -> None:
     q, k = torch.randn(1, 2, 5, 40), torch.randn(1, 2, 0, 40)
     q.requires_grad_()

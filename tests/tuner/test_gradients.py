@@ -137,6 +137,21 @@ def test_flash_attention_is_differentiable_in_out_and_lse(lengths, causal, compi
     equal(found, (t.float() for t in expected), atol=2e-4, rtol=2e-4)
 
 
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_the_gradient_of_a_row_without_keys_has_no_influence(poison: float) -> None:
+    tensors = draw(seqlen_k=11)
+    _, lse = tuner.flash_attn_func(*(t.transpose(1, 2) for t in tensors), SCALE, True, True)
+    blind = lse.detach().isinf()
+    assert 0 < blind.sum() < blind.numel()
+    weight = torch.ones_like(lse)
+    found, expected = (
+        torch.autograd.grad(lse, tensors[:2], weight.masked_fill(blind, value), retain_graph=True)
+        for value in (poison, 0.0)
+    )
+    equal(found, expected, atol=0, rtol=0)
+    assert all(grad.isfinite().all() for grad in found)
+
+
 def test_without_gradients_to_record_none_are() -> None:
     with torch.no_grad():
         assert not ours(*draw()).requires_grad

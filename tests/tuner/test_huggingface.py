@@ -5,6 +5,7 @@ On CPU tensors, which a stand-in serves as if they were on an H100, by the defin
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import subprocess
 import sys
@@ -70,7 +71,8 @@ def tokens(batch: int = 3, seqlen: int = 12) -> Any:
 def padded(side: str, lengths: tuple[int, ...] = (12, 5, 5)) -> Any:
     mask = torch.zeros(len(lengths), 12, dtype=torch.long)
     for row, length in enumerate(lengths):
-        mask[row, slice(12 - length, 12) if side == "left" else slice(0, length)] = 1
+        start = {"left": 12 - length, "right": 0, "both": (12 - length) // 2}[side]
+        mask[row, start : start + length] = 1
     return mask
 
 
@@ -110,6 +112,7 @@ def test_is_chosen_when_a_model_is_made(served: Any) -> None:
         ("left", (12, 12, 12), 1),
         ("right", (12, 5, 3), 1),  # causality hides what follows
         ("left", (12, 0, 5), 2),
+        ("both", (12, 5, 4), 3),
     ],
 )
 def test_padded_batches(served: Any, side: str, lengths: tuple[int, ...], launches: int) -> None:
@@ -317,6 +320,19 @@ def test_cpu_tensors_are_sdpas(side: str, recwarn: pytest.WarningsRecorder) -> N
     ours, theirs = both(model, lambda model: model(tokens(), attention_mask=mask).logits)
     assert torch.equal(ours, theirs)
     assert not [w for w in recwarn if issubclass(w.category, FallbackWarning)]
+
+
+@pytest.mark.parametrize("name", ["", None, 3])
+def test_a_name_that_is_none_is_refused(name: Any) -> None:
+    with pytest.raises(ValueError, match=r"^name is .*, but must be a text"):
+        huggingface.register(name)
+
+
+def test_without_transformers_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.delitem(sys.modules, "tuner.huggingface")
+    with pytest.raises(ImportError, match=r"attention-tuner\[huggingface\]"):
+        importlib.import_module("tuner.huggingface")
 
 
 def test_importing_tuner_imports_no_transformers() -> None:

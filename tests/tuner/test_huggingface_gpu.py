@@ -36,6 +36,12 @@ def both(model: Any, **inputs: Any) -> tuple[Any, Any]:
     return found[0], found[1]
 
 
+def close(ours: Any, theirs: Any) -> None:
+    """Logits of the same tokens. They differ by 0.7 % of a token's, as bf16 rounds; the largest of
+    two million single differences says little. Another mask makes them differ by half."""
+    assert ((ours - theirs).norm(dim=-1) / theirs.norm(dim=-1)).max() < 3e-2
+
+
 @pytest.mark.parametrize("side", ["none", "left", "right"])
 def test_logits_equal_those_of_sdpa(model: Any, side: str) -> None:
     ids = torch.randint(1, 1000, (3, 700), device="cuda")
@@ -43,7 +49,7 @@ def test_logits_equal_those_of_sdpa(model: Any, side: str) -> None:
     if side != "none":
         mask[1, slice(0, 333) if side == "left" else slice(367, 700)] = 0
     ours, theirs = both(model, input_ids=ids, attention_mask=mask)
-    torch.testing.assert_close(ours[mask.bool()], theirs[mask.bool()], atol=3e-2, rtol=3e-2)
+    close(ours[mask.bool()], theirs[mask.bool()])
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
@@ -63,7 +69,7 @@ def test_generates(model: Any, cache: str) -> None:
     with torch.no_grad():
         logits = model(out.sequences, attention_mask=whole).logits[:, 99:-1].float()
     ours = torch.stack(out.logits, 1).float()
-    torch.testing.assert_close(ours, logits, atol=5e-2, rtol=5e-2)
+    close(ours, logits)
 
 
 def test_trains(model: Any) -> None:

@@ -114,13 +114,24 @@ def test_settling_keeps_what_is_open_and_what_came_since(fresh: Path) -> None:
     assert misses.read(fresh / "nowhere").misses == ()
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_folder_below_ones_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv(misses.VARIABLE, "~/noted")
+    misses.note(PROBLEMS[0], H100, "default")
+    misses.flush()
+    assert problems(tmp_path / "noted") == PROBLEMS[:1]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("file/misses", "cannot be made"), ("x" * 5000, "cannot be read")]
+)
+def test_a_folder_that_cannot_serve_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(misses.VARIABLE, str(tmp_path / "file" / "misses"))
+    monkeypatch.setenv(misses.VARIABLE, str(tmp_path / name))
     misses.note(PROBLEMS[0], H100, "default")
-    with pytest.raises(StoreError, match="cannot be made"):
+    with pytest.raises(StoreError, match=said):
         misses.flush()
     misses._flush_at_exit()  # says so in the log
 
@@ -159,14 +170,20 @@ def test_many_processes_lose_nothing(fresh: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::tuner.plans.UntunedWarning")
-def test_the_runtime_notes_them_when_a_shape_is_met_first(fresh: Path, stand_in) -> None:
+def test_the_runtime_notes_what_has_no_record_of_its_own_when_it_is_met_first(
+    fresh: Path, stand_in, tmp_path: Path
+) -> None:
     import torch
 
     import tuner
+    from tests.tuner import test_plans
 
-    for seqlen in (50, 60, 50, 60):
+    tuned = Problem(64, 55, True, "fp16", 1, 2)
+    test_plans.write(tmp_path / "mine.db", test_plans.record(tuned))
+    tuner.use(tmp_path / "mine.db")
+    for seqlen in (50, 55, 60, 50, 55, 60):
         q = torch.zeros(1, 2, seqlen, 64, dtype=torch.float16)
         tuner.custom_attention_forward(q, q, q)
     assert tuner.flush_misses() is not None
     assert [problem.seqlen for problem in problems(fresh)] == [50, 60]
-    assert stand_in.launched == ["launched", "launched", "repeated", "repeated"]
+    assert stand_in.launched == ["launched"] * 3 + ["repeated"] * 3

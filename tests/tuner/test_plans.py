@@ -19,7 +19,8 @@ from kernels.attention import registry  # noqa: E402
 from kernels.attention.config import Config  # noqa: E402
 from kernels.attention.problem import Problem  # noqa: E402
 from tests.tuner.stand_in import H100, StandIn  # noqa: E402
-from tuner import plans, snapshot  # noqa: E402
+from tests.tuner.store.samples import trial  # noqa: E402
+from tuner import fallback, plans, snapshot  # noqa: E402
 from tuner.record import Record  # noqa: E402
 from tuner.store import locations  # noqa: E402
 from tuner.store.database import Store  # noqa: E402
@@ -91,6 +92,7 @@ def test_one_warning_for_each_key_and_none_for_neighbours(stand_in, alone, tmp_p
             call(seqlen)
     (warning,) = caught
     assert warning.category is tuner.UntunedWarning
+    assert warning.filename == __file__
     assert "D64 S1 causal fp16 B1 H2 runs by a default config: no record within 2×" in str(
         warning.message
     )
@@ -100,6 +102,44 @@ def test_one_warning_for_each_key_and_none_for_neighbours(stand_in, alone, tmp_p
         warnings.simplefilter("error")
         call(96)
         call(97)
+
+
+def test_one_warning_for_what_no_template_serves_whatever_its_size(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fallback, "_announced", set())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for seqlen in range(1, 30):
+            tuner.attention(*(torch.zeros(1, 2, seqlen, 80).half() for _ in range(3)))
+            grown = [torch.zeros(1, 2, seqlen, 80).half().requires_grad_() for _ in range(3)]
+            tuner.custom_attention_forward(*grown, causal=False)
+            tuner.flash_attn_func(*(t.transpose(1, 2) for t in grown))
+    (warning,) = caught
+    assert warning.category is tuner.FallbackWarning
+    assert warning.filename == __file__
+    assert "no template serves D80 full fp16 on sm_90 (hopper: headdim is 80, but must" in str(
+        warning.message
+    )
+    assert not stand_in.launched
+
+
+@quiet
+def test_two_seqlens_of_one_compiled_graph_run_by_their_own_configs(
+    stand_in: StandIn, alone, tmp_path: Path
+) -> None:
+    problems = [replace(PROBLEM, seqlen=seqlen) for seqlen in (96, 700)]
+    configs = [other_config(number=number) for number in (7, 20)]
+    assert configs[0] != configs[1]
+    write(tmp_path / "mine.db", *map(record, problems, configs))
+    tuner.use(tmp_path / "mine.db")
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        tuner.custom_attention_forward, backend="aot_eager", fullgraph=True, dynamic=True
+    )
+    for seqlen in (96, 700):
+        compiled(*tensors(seqlen))
+    assert [candidate.config for candidate, _ in stand_in.loaded] == configs
 
 
 @pytest.mark.parametrize(
@@ -144,7 +184,7 @@ def test_pinning(stand_in: StandIn) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "sentence"),
     [
-        ((3,), TypeError, "config is a int, but must be a candidate, a mapping or None"),
+        ((3,), TypeError, "config is of type int, but must be a candidate, a mapping or None"),
         (({"BLOCK_M": 7},), ValueError, "no template accepts that"),
         (({"BLOCK_M": 7}, "nothing"), ValueError, "template is 'nothing', but must be one of"),
         (({"BLOCK_M": 1.5},), TypeError, "BLOCK_M is 1.5"),
@@ -184,6 +224,22 @@ def test_a_changed_database_is_noticed_when_a_new_shape_is_met(
 
 
 @quiet
+@pytest.mark.parametrize("name", ["~/mine.db", "sqlite:///{path}"])
+def test_a_change_is_noticed_by_whatever_name_the_file_goes(
+    stand_in: StandIn, alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = tmp_path / "mine.db"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(snapshot, "LOOK_EVERY_S", 0.0)
+    write(path)
+    tuner.use(name.format(path=path))
+    call(95)
+    write(path, record())
+    call(96)
+    assert stand_in.loaded[-1][0].config == other_config()
+
+
+@quiet
 def test_a_graph_goes_on_as_it_began(stand_in: StandIn, alone, tmp_path: Path) -> None:
     write(tmp_path / "mine.db", record())
     call()
@@ -207,6 +263,11 @@ def test_refreshing_on_request(stand_in: StandIn, alone, tmp_path: Path, caplog)
     assert tuner.refresh() == before
     call()
     assert len(stand_in.loaded) == 1
+    with Store.open(path) as store:
+        store.add_trial(trial())
+    assert tuner.refresh() == before
+    call()
+    assert len(stand_in.loaded) == 1  # trials change nothing that is in force
     write(path, record())
     after = tuner.refresh()
     assert after != before

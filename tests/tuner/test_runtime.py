@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -34,15 +35,23 @@ def test_the_fake_kernel_promises_shape_dtype_and_strides(fake: None) -> None:
     assert tuner.custom_attention_forward(q, q, v).shape == (2, 4, 128, 32)
 
 
+LARGE = torch.zeros(9, 9)  # whose repr has many lines
+SPARSE = torch.zeros(2, 4, 16, 64).to_sparse()
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # nested tensors are a prototype, as they say when made
+    NESTED = torch.nested.nested_tensor([torch.zeros(4, n, 64).half() for n in (16, 8)])
+
+
 @pytest.mark.parametrize(
     ("change", "error", "sentence"),
     [
-        ({"q": [[1.0]]}, TypeError, "q is a list, but must be a torch.Tensor"),
+        ({"q": [[1.0]]}, TypeError, "q is of type list, but must be a torch.Tensor"),
         ({"q": ("shape", 2, 3, 4)}, ValueError, "q has 3 dimensions, but must have 4"),
         ({"k": ("dtype", torch.bfloat16)}, TypeError, "k is torch.bfloat16, but must have q's"),
         ({"q": ("dtype", torch.float32)}, TypeError, "k is torch.float16, but must have q's"),
         ({"q": ("dtype", torch.int32)}, TypeError, "q is torch.int32"),
         ({"v": ("device", "cpu")}, ValueError, "v is on cpu, but must be on a CUDA device"),
+        ({"v": ("device", "cuda:1")}, ValueError, "v is on cuda:1, but must be on q's cuda:0"),
         ({"k": ("shape", 3, 4, 16, 64)}, ValueError, "k has batch 3"),
         ({"k": ("shape", 2, 4, 16, 32)}, ValueError, "k has headdim 32, but must have q's"),
         ({"v": ("shape", 2, 4, 17, 64)}, ValueError, r"v has \(nheads, seqlen\) \(4, 17\)"),
@@ -53,6 +62,21 @@ def test_the_fake_kernel_promises_shape_dtype_and_strides(fake: None) -> None:
         ({"sm_scale": True}, TypeError, "sm_scale is True"),
         ({"sm_scale": float("nan")}, ValueError, "sm_scale is nan, but must be finite"),
         ({"sm_scale": float("inf")}, ValueError, "sm_scale is inf"),
+        ({"sm_scale": 10**400}, ValueError, r"sm_scale is 1000\S*\.\.\., but must be finite"),
+        (
+            {"sm_scale": -1e300},
+            ValueError,
+            r"sm_scale is -1e\+300, but must be finite, also in fp32",
+        ),
+        (
+            {"sm_scale": LARGE},
+            TypeError,
+            r"sm_scale is tensor\(.*\.\.\., but must be an int, a float",
+        ),
+        ({"causal": LARGE}, TypeError, r"causal is tensor\(.*\.\.\., but must be True or False"),
+        ({"q": SPARSE}, TypeError, "q is torch.sparse_coo, but must be a dense tensor"),
+        ({"v": NESTED}, TypeError, "v is nested, but must be a dense tensor"),
+        ({"q": NESTED}, TypeError, "q is nested, but must be a dense tensor"),
     ],
 )
 def test_bad_arguments_get_one_sentence(
@@ -87,6 +111,41 @@ def test_the_scale_defaults_to_one_over_the_root_of_headdim(fake: None) -> None:
     assert validate(q, q, q, True, None) == 64**-0.5
     assert validate(q, q, q, True, 0) == 0.0
     assert validate(q, q, q, True, -3) == -3.0
+
+
+@pytest.mark.parametrize("entry", ["custom_attention_forward", "attention", "flash_attn_func"])
+@pytest.mark.parametrize("strict", [1, None, "yes"])
+def test_strict_is_true_or_false(fake: None, entry: str, strict: object) -> None:
+    q = cuda(1, 1, 16, 64)
+    with pytest.raises(TypeError, match=r"^strict is .*, but must be True or False$"):
+        getattr(tuner, entry)(q, q, q, strict=strict)
+
+
+@pytest.mark.parametrize("target", ["sm_90", 90])
+def test_lookup_says_what_a_target_is(target: object) -> None:
+    with pytest.raises(TypeError, match=r"^target is .*, but must be a tuner\.target\.Target or"):
+        tuner.lookup(64, 1024, target=target)
+
+
+def test_pin_says_what_parameters_there_are() -> None:
+    with pytest.raises(ValueError, match=r"portable takes BLOCK_M, BLOCK_N, .*num_warps"):
+        tuner.pin({"BLOCK_M": 128})
+    with pytest.raises(ValueError, match="hopper takes BLOCK_N, consumers") as caught:
+        tuner.pin({"BLOCK_M": 128}, template="hopper")
+    assert "portable" not in str(caught.value)
+
+
+@pytest.mark.parametrize("database", ["", ".", "/"])
+def test_a_database_without_a_name_is_left_out_with_a_warning(database: str, caplog) -> None:
+    tuner.use(database)
+    tuner.refresh()
+    assert "going on without its records" in caplog.text
+    tuner.use()
+
+
+def test_a_nul_in_the_name_of_a_database_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^the database is 'a\\x00b', but must have no NUL"):
+        tuner.use("a\0b")
 
 
 @pytest.mark.parametrize("database", [5, b"my.db", ["my.db"]])

@@ -6,23 +6,36 @@ and work where neither torch nor Triton can be installed.
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from tuner.cli import compile as compile_command
 from tuner.cli import database, doctor, lookup, measure, merge, plot, search
-from tuner.cli.failure import explain, warn
+from tuner.cli.failure import INTERRUPTED, Failure, explain, warn
 from tuner.cli.options import FLAG
+from tuner.cli.remarks import logged_as_remarks
+from tuner.store.interrupts import noting_interrupts
+
+
+class Command(TyperCommand):
+    """Shows its help option as any other flag."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return _flag(super().get_help_option(ctx))
 
 
 class Commands(TyperGroup):
     """Turns every error into one sentence on stderr and an exit code."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return _flag(super().get_help_option(ctx))
 
     def main(
         self,
@@ -38,25 +51,36 @@ class Commands(TyperGroup):
         debug = "--debug" in words  # wherever it stands
         words = [word for word in words if word != "--debug"]
         status: Any
-        try:
-            status = super().main(
-                words, prog_name, complete_var, False, windows_expand_args, **extra
-            )
-        except (typer.Abort, KeyboardInterrupt):
-            warn("interrupted")
-            status = 130
-        except BrokenPipeError:  # as in `tuner export | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            status = 1
-        except Exception as error:
-            if debug:
-                raise
-            failure = explain(error)
-            warn(failure.sentence)
-            status = failure.status
+        with noting_interrupts() as interrupted, logged_as_remarks():
+            try:
+                status = super().main(
+                    words, prog_name, complete_var, False, windows_expand_args, **extra
+                )
+                if status == INTERRUPTED:  # newer releases of Typer catch it themselves
+                    warn("interrupted")
+            except (typer.Abort, KeyboardInterrupt):
+                warn("interrupted")
+                status = INTERRUPTED
+            except BrokenPipeError:  # as in `tuner export | head`
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                status = 1
+            except Exception as error:
+                if debug:
+                    raise
+                failure = explain(error)
+                if interrupted() and failure.status != INTERRUPTED:
+                    failure = Failure("interrupted", INTERRUPTED)
+                warn(failure.sentence)
+                status = failure.status
         if standalone_mode:
             sys.exit(status if isinstance(status, int) else 0)
         return status
+
+
+def _flag(option: Any) -> Any:
+    if option is not None:
+        option.metavar = FLAG
+    return option
 
 
 def _mend_streams() -> None:
@@ -65,7 +89,7 @@ def _mend_streams() -> None:
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 – stays
-        elif stream.errors == "strict" and hasattr(stream, "reconfigure"):
+        elif stream.errors in ("strict", "surrogateescape") and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
 
 
@@ -109,19 +133,32 @@ def options(
         typer.echo(context.get_help())
 
 
-app.command("search")(search.search)
-app.command("show")(database.show)
-app.command("lookup")(lookup.lookup)
-app.command("stale")(database.stale)
-app.command("compile")(compile_command.compile_space)
-app.command("export")(database.export)
-app.command("import")(database.import_files)
-app.command("merge")(merge.merge)
-app.command("bench")(measure.bench)
-app.command("plot")(plot.plot)
-app.command("dashboard")(plot.dashboard)
-app.command("record")(measure.record)
-app.command("doctor")(doctor.doctor)
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "search": search.search,
+    "show": database.show,
+    "lookup": lookup.lookup,
+    "stale": database.stale,
+    "compile": compile_command.compile_space,
+    "export": database.export,
+    "import": database.import_files,
+    "merge": merge.merge,
+    "bench": measure.bench,
+    "plot": plot.plot,
+    "dashboard": plot.dashboard,
+    "record": measure.record,
+    "doctor": doctor.doctor,
+}
+
+
+def _help(command: Callable[..., None]) -> str:
+    """What the docstring says, a line a paragraph: Typer breaks its lines anew, and newer releases
+    also where the source does."""
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+for name, command in _COMMANDS.items():
+    app.command(name, cls=Command, help=_help(command))(command)
 
 
 def main() -> None:

@@ -12,7 +12,17 @@ import typer
 
 from tuner.cli import options, standalone
 from tuner.cli.failure import CommandError
-from tuner.cli.options import Batch, Causal, Database, Dtype, Hdim, Heads, Json, Seqlen, Target
+from tuner.cli.options import (
+    Causal,
+    Database,
+    Dtype,
+    Hdim,
+    Json,
+    OnlyBatch,
+    OnlyHeads,
+    Seqlen,
+    Target,
+)
 
 if TYPE_CHECKING:
     from tuner.record import Record
@@ -34,8 +44,8 @@ def show(
     seqlen: Seqlen = None,
     causal: Causal = None,
     dtype: Dtype = None,
-    batch: Batch = None,
-    heads: Heads = None,
+    batch: OnlyBatch = None,
+    heads: OnlyHeads = None,
     history: All = False,
     db: Database = None,
     as_json: Json = False,
@@ -58,9 +68,7 @@ def show(
     out = console()
     by_target: dict[str, list[Record]] = {}
     for record in records:
-        on = record.target
-        title = f"{on.gpu_name} ({on.hardware}), Triton {on.triton}"
-        by_target.setdefault(title, []).append(record)
+        by_target.setdefault(str(record.target), []).append(record)
     for position, (title, of_target) in enumerate(by_target.items()):
         if position:
             out.print()
@@ -138,8 +146,8 @@ def export(
     seqlen: Seqlen = None,
     causal: Causal = None,
     dtype: Dtype = None,
-    batch: Batch = None,
-    heads: Heads = None,
+    batch: OnlyBatch = None,
+    heads: OnlyHeads = None,
     history: All = False,
     target: Target = None,
     db: Database = None,
@@ -207,7 +215,7 @@ def _replayed_behind(records: Iterable[Record], db: str | None) -> int:
 
 
 def _records(db: str | None, history: bool) -> list[Record]:
-    from tuner.store.layers import Layers
+    from tuner.store.layers import Layers, never_made
 
     if not history:
         return Layers.load(db).standing()
@@ -218,8 +226,7 @@ def _records(db: str | None, history: bool) -> list[Record]:
     user, shipped = user_database(db), shipped_database()
     found: dict[str, Record] = {}
     for location in (user, shipped):
-        made = location is not None and ("://" in str(location) or Path(location).exists())
-        if location is not None and (made or location == db):
+        if location is not None and (location == db or not never_made(location)):
             with Store.read_only(location) as store:
                 found.update((record.uid, record) for record in store.records())
     return sorted(found.values(), key=lambda record: (record.problem, record.measured_at))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 
@@ -15,6 +16,9 @@ UsageError: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )
 
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells have it."""
+
 # What contracts raise for input that does not fit, and what the world does.
 _EXPECTED = (ValueError, LookupError, StoreError, OSError, ImportError)
 
@@ -24,12 +28,16 @@ class CommandError(ValueError):
     accepts."""
 
 
+class Interrupted(Exception):  # noqa: N818 (as Python calls it)
+    """Ctrl-C; the message says what is kept."""
+
+
 @dataclass(frozen=True)
 class Failure:
     """What the user gets to read, and the exit code."""
 
     sentence: str
-    status: int  # 2: what was asked for is wrong or impossible; 1: a fault of ours
+    status: int  # 2: what was asked for is wrong or impossible; 130: Ctrl-C; 1: a fault of ours
 
 
 def explain(error: Exception) -> Failure:
@@ -37,16 +45,25 @@ def explain(error: Exception) -> Failure:
     if isinstance(error, UsageError):
         return Failure(_usage(error), 2)
     text = " ".join(_text(error).split())
+    if isinstance(error, Interrupted):
+        return Failure(text, INTERRUPTED)
     if isinstance(error, OSError) and error.strerror:
-        return Failure(f"{error.filename}: {error.strerror}" if error.filename else text, 2)
+        named = f"{error.filename}: {error.strerror}"
+        return Failure(named if error.filename else error.strerror, 2)
     if text and isinstance(error, _EXPECTED):
         return Failure(text, 2)
     return Failure(f"{type(error).__name__}: {text} (`tuner --debug` shows where)", 1)
 
 
 def warn(sentence: str) -> None:
-    """Print one line to stderr, under the program's name."""
-    print(f"tuner: {sentence}", file=sys.stderr)
+    """Print one line to stderr, under the program's name. The names of files and the values of
+    options are in it: none of their characters steers a terminal."""
+    shown = re.sub(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", _spelled, sentence)
+    print(f"tuner: {shown}", file=sys.stderr)
+
+
+def _spelled(character: re.Match[str]) -> str:
+    return repr(character[0])[1:-1]
 
 
 def _text(error: Exception) -> str:

@@ -69,9 +69,7 @@ def lookup(
     from tuner.cli.tables import console, print_line
 
     out = console()
-    print_line(
-        out, f"target    {chosen.gpu_name} ({chosen.hardware}), Triton {chosen.triton}: {origin}"
-    )
+    print_line(out, f"target    {chosen}: {origin}")
     print_line(out, f"snapshot  {layers.snapshot_hash()}: the same wherever these records stand")
     for problem, resolution in found:
         record = resolution.record

@@ -96,6 +96,7 @@ def record(
 
     from tuner.cli.display import watching
     from tuner.cli.executors import executor_for, needs_gpu
+    from tuner.cli.interruption import keeping
     from tuner.recording import record_spaces
     from tuner.store.database import Store
     from tuner.store.locations import user_database
@@ -107,11 +108,7 @@ def record(
         watching(as_json) as watch,
     ):
         watch.say(executor.announce())
-        try:
-            paths = record_spaces(problems, executor, store, output, templates, watch)
-        except KeyboardInterrupt:
-            kept = f"{watch.trials} new trials are kept in {store.location}"
-            warn(f"interrupted; {kept}, and the same command resumes")
-            raise typer.Exit(130) from None
+        with keeping(watch, store.location) as observer:
+            paths = record_spaces(problems, executor, store, output, templates, observer)
         for path in paths:
             watch.say(f"Wrote {path}.")

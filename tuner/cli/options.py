@@ -87,6 +87,14 @@ Heads = Annotated[
         help="Number of heads; hidden size 2048 if not given.",
     ),
 ]
+OnlyBatch = Annotated[
+    int | None,
+    typer.Option("--batch", metavar="N", parser=whole_number, help="Only of this batch size."),
+]
+OnlyHeads = Annotated[
+    int | None,
+    typer.Option("--heads", metavar="N", parser=whole_number, help="Only of so many heads."),
+]
 Jobs = Annotated[
     int | None,
     typer.Option(

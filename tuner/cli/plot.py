@@ -33,7 +33,9 @@ def plot(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", metavar="DIR", help="Save files here; else draw in the terminal."),
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Save files here; else draw in the terminal."
+        ),
     ] = None,
     suffix: Annotated[
         str, typer.Option("--format", metavar="NAME", help="Of the files: svg, png or pdf.")
@@ -62,8 +64,8 @@ def plot(
                     print(pictures.show(study, name))
                 except ImportError:
                     raise CommandError(
-                        "drawing in the terminal needs plotext 5, which is not installed: install "
-                        "it, or give --output"
+                        "drawing in the terminal needs plotext 5, which is not installed: give "
+                        "--output, or pip install 'attention-tuner[plot]'"
                     ) from None
             else:
                 path = output / f"{str(problem).replace(' ', '-')}.{name}.{suffix}"
@@ -88,10 +90,13 @@ def dashboard(
     batch: Batch = None,
     heads: Heads = None,
     output: Annotated[
-        Path, typer.Option("--output", metavar="FILE", help="Optuna storage to write, anew.")
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Optuna storage to write, anew.")
     ] = Path("studies.db"),
     export_only: Annotated[
-        bool, typer.Option("--export-only", help="Write the file and open nothing.")
+        bool,
+        typer.Option(
+            "--export-only", metavar=options.FLAG, help="Write the file and open nothing."
+        ),
     ] = False,
     host: Annotated[str, typer.Option(metavar="NAME", help="To listen on.")] = "127.0.0.1",
     port: Annotated[
@@ -157,7 +162,10 @@ def _trials(problem: Problem, spaces: Path | None, db: str | None) -> list[Trial
             for trial in space.trials.values()
         )
     from tuner.store.database import Store
+    from tuner.store.layers import never_made
     from tuner.store.locations import user_database
 
+    if db is None and never_made(user_database()):
+        return []
     with Store.read_only(user_database(db)) as store:
         return together(store.trials(problem=problem))

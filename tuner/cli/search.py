@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tuner.cli import options
-from tuner.cli.failure import CommandError, warn
+from tuner.cli.failure import CommandError
 from tuner.cli.options import (
     Batch,
     Causal,
@@ -113,9 +113,10 @@ def search(
 
     from tuner.cli.display import watching
     from tuner.cli.executors import executor_for
+    from tuner.cli.interruption import keeping
     from tuner.cli.jsonform import json_form
     from tuner.cli.missed import Missed
-    from tuner.cli.tables import console, print_records, time_line
+    from tuner.cli.tables import console, print_line, print_records, time_line
     from tuner.device import has_gpu
     from tuner.search import driver, samplers
     from tuner.search.objective import OBJECTIVES, conflict
@@ -147,14 +148,10 @@ def search(
             if missed is not None:
                 problems = missed.plan(served, layers.standing())
                 watch.say(missed.summary(problems))
-            try:
+            with keeping(watch, layers.store.location) as observer:
                 results = driver.search(
-                    problems, opened, layers.store, layers.standing(), settings, watch
+                    problems, opened, layers.store, layers.standing(), settings, observer
                 )
-            except KeyboardInterrupt:
-                kept = f"{watch.trials} new trials are kept in {layers.store.location}"
-                warn(f"interrupted; {kept}, and the same command resumes")
-                raise typer.Exit(130) from None
         records = [record for record in results if record is not None]
         if missed is not None:
             missed.settle(record.problem for record in records)
@@ -165,5 +162,11 @@ def search(
             out = console()
             print_records(out, f"Records on {opened.target.gpu_name}", records)
             out.print(time_line(watch.seconds, opened.origin))
+            if opened.origin == "replay":
+                print_line(
+                    out,
+                    "Replayed records displace no measured ones: `tuner show` lists those that "
+                    "stand.",
+                )
     if problems and not records:
         raise CommandError(watch.refusal or "no candidate succeeded, so nothing was recorded")

@@ -44,16 +44,20 @@ def table(title: str, *columns: str, left: Sequence[str] = ()) -> Table:
 
 def print_records(out: Console, title: str, records: Iterable[Record]) -> None:
     """Winners, how they compare with the default and the peers of the same rounds, and below that
-    their configs, which are too long for a column. A narrow terminal gets fewer columns."""
+    their configs, which are too long for a column. A narrow terminal gets fewer columns, but the
+    problem and its TFLOP/s in any case."""
     records = list(records)
+    peers = sorted({f"vs {peer.name}" for record in records for peer in record.peers})
     dropped: tuple[str, ...] = ()
-    for column in (*_DISPENSABLE, None):
+    for column in (*_DISPENSABLE, *peers, None):
         rows = _records_table(title, records, dropped)
         wanted = out.measure(rows, options=out.options.update(width=1000)).maximum
         if wanted <= out.width or column is None:
             break
         dropped = (*dropped, column)
+    usual, out.width = out.width, max(wanted, out.width)
     out.print(rows)
+    out.width = usual
     width = max(len(str(record.problem)) for record in records)
     for record in records:
         print_line(out, f" {record.problem!s:<{width}}  {record.candidate}")

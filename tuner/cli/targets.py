@@ -47,7 +47,9 @@ def _named(option: str, known: list[Target]) -> Target:
         if wanted and (wanted == target.hardware.key or wanted in target.gpu_name.lower()):
             return target
     if match := re.fullmatch(r"sm_?([0-9]{2,3})", wanted):
-        return Target(Hardware(int(match[1]), 0, 0, 0), f"any {option}", "none", "none", "none")
+        return Target(
+            Hardware(int(match[1]), 0, 0, 0), f"any sm_{match[1]}", "none", "none", "none"
+        )
     keys = ", ".join(dict.fromkeys(target.hardware.key for target in known)) or "none so far"
     raise CommandError(
         f"--target is {option!r}, but must be sm_NN, part of a GPU's name, or the key of hardware "

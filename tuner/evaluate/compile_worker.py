@@ -8,13 +8,19 @@ from typing import Any
 
 from kernels.attention import registry
 from kernels.attention.template import CompileError, OutOfResources, Template
-from tuner.evaluate import wire
+from tuner.evaluate import screening, wire
 from tuner.evaluate.child import Handler
 from tuner.evaluate.failure import captured_stderr, describe
 from tuner.trial import Outcome
 
 
-def handlers(get: Callable[[str], Template] = registry.get) -> Mapping[str, Handler]:
+def handlers() -> Mapping[str, Handler]:
+    """The handlers of a compile worker for the registered templates."""
+    screening.install()
+    return serve(registry.get)
+
+
+def serve(get: Callable[[str], Template]) -> Mapping[str, Handler]:
     """The handler `compile`, on the templates that `get` finds by name."""
 
     def compile_one(
@@ -56,5 +62,9 @@ def _reason(error: Exception | None, printed: str) -> str:
     if error is None:
         return ""
     text = describe(error, printed)
-    # The outcome already says that it is a CompileError or OutOfResources.
-    return text.partition(": ")[2] or text if isinstance(error, CompileError) else text
+    if not isinstance(error, CompileError):
+        return text
+    # The outcome already says that it is a CompileError or OutOfResources; twice, if Triton's
+    # exception of that name was wrapped.
+    name = f"{type(error).__name__}: "
+    return text.removeprefix(name).removeprefix(name)

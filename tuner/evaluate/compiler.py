@@ -12,8 +12,8 @@ from tuner.evaluate.executor import Compilation
 from tuner.evaluate.process import HandlerError, Timeout, Worker, WorkerError
 from tuner.trial import Candidate, Outcome
 
-# Seconds for one compilation. Ten times what a slow one takes on a busy machine; ptxas, which has
-# no limit of its own, can take for ever.
+# Seconds for Triton's part of a compilation, and for that of ptxas, which has no limit of its own
+# and can take for ever. Ten times what a slow one takes on a busy machine.
 DEADLINE_S = 60.0
 
 # Bytes of spilled registers per thread that are still worth timing: at headdim 256 the fastest
@@ -36,7 +36,7 @@ class Compiler:
     ) -> None:
         """
         Args:
-            deadline_s: seconds for one compilation.
+            deadline_s: seconds for one compilation until ptxas, and for ptxas.
             spill_limit: bytes per thread; what spills more ends as `spills`. None: never.
             factory, options, environment: what the process runs, see `Worker`.
         """
@@ -59,7 +59,8 @@ class Compiler:
         except (WorkerError, HandlerError) as error:
             outcome = Outcome.TIMEOUT if isinstance(error, Timeout) else Outcome.CRASHED
             seconds = time.perf_counter() - start
-            return Compilation(candidate, outcome, f"the compiler: {error}", None, seconds)
+            who = getattr(error, "note", None) or "the compiler"
+            return Compilation(candidate, outcome, f"{who}: {error}", None, seconds)
         resources = wire.resources_from_json(reply["resources"])
         outcome, reason = Outcome(reply["outcome"]), reply["reason"]
         limit = self._spill_limit

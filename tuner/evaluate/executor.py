@@ -93,7 +93,8 @@ class Executor(ABC):
 
     @abstractmethod
     def race(self, problem: Problem, entrants: Sequence[Candidate], rounds: int) -> Future[Race]:
-        """Time `entrants` and the peers in interleaved rounds."""
+        """Time `entrants` and the peers in interleaved rounds: at least `rounds`, and where there
+        is a card as many as tell the entrants apart or show that they are tied, up to twice."""
 
     @abstractmethod
     def close(self) -> None:

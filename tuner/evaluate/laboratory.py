@@ -10,7 +10,7 @@ from statistics import median
 from kernels.attention import registry
 from kernels.attention.problem import Problem, Specialization
 from kernels.attention.template import Binary, CompileError, OutOfResources, Template
-from tuner.evaluate import peers
+from tuner.evaluate import paired, peers
 from tuner.evaluate.child import FatalError, note
 from tuner.evaluate.executor import Evaluation, Race
 from tuner.evaluate.failure import describe
@@ -102,7 +102,8 @@ class Laboratory:
         rounds: int,
         without: Sequence[str] = (),
     ) -> Race:
-        """Interleaved rounds of `entrants` and all peers but those in `without`.
+        """Interleaved rounds of `entrants` and all peers but those in `without`: as many as asked
+        for, and up to as many again until the entrants are told apart, or known to be tied.
 
         Entrants pass the gate first. What fails in an orderly way is left out with its reason.
         Before anything that can crash or hang, a note names it: the number of an entrant, or the
@@ -146,7 +147,10 @@ class Laboratory:
                 continue
             theirs[name] = lane
         try:
-            interleave([*ours.values(), *theirs.values()], rounds, self._stopwatch, note)
+            interleave(
+                [*ours.values(), *theirs.values()], rounds, self._stopwatch, note,
+                lambda: paired.settled([lane.samples_ms for lane in ours.values()]),
+            )  # fmt: skip
         except Exception as error:
             # It ran before; whatever it is, the last note says whose it is.
             raise FatalError(describe(error)) from error

@@ -18,6 +18,8 @@ WARM_UP_MS = 400.0
 # times a race: by then the clock is not odd, it is what there is.
 ODD_CLOCK = 0.05
 MOST_REPEATS = 4
+# Times the rounds that were asked for, how many there are at most.
+MOST_ROUNDS = 2
 
 
 @dataclass
@@ -41,13 +43,17 @@ def interleave(
     rounds: int,
     stopwatch: Stopwatch,
     announce: Callable[[str], object] = lambda _: None,
+    settled: Callable[[], bool] = lambda: True,
 ) -> None:
     """Append one sample per round to every lane, each round in a rotated order. Rounds at an odd
     clock are taken again.
 
     Args:
         lanes: prepared ones.
+        rounds: how many at least.
         announce: told a lane's name before it runs.
+        settled: whether no more rounds are needed; asked after each from number `rounds` on, until
+            there were so many more again.
     """
     if not lanes:
         return
@@ -70,11 +76,16 @@ def interleave(
         return sensor.clock_since(first)
 
     clocks = [sample(index) for index in range(rounds)]
-    for _ in range(MOST_REPEATS):
-        index = oddest(clocks)
-        if index is None:
+    repeats = MOST_REPEATS
+    while True:
+        odd = oddest(clocks)
+        if odd is not None and repeats > 0:
+            repeats -= 1
+            clocks[odd] = sample(odd)
+        elif len(clocks) < MOST_ROUNDS * rounds and not settled():
+            clocks.append(sample(len(clocks)))
+        else:
             return
-        clocks[index] = sample(index)
 
 
 def oddest(clocks: Sequence[float | None]) -> int | None:

@@ -21,6 +21,7 @@ from tuner.search.events import Observer, ProblemStarted, Seconds, TrialEnded
 from tuner.search.forerun import Binaries, Forerunner, Job
 from tuner.search.objective import MARK
 from tuner.search.proposals import Proposals
+from tuner.search.recollection import recalled
 from tuner.search.space import search_space
 from tuner.store import Store
 from tuner.trial import Candidate, Outcome, Trial
@@ -29,7 +30,11 @@ from tuner.trial import Candidate, Outcome, Trial
 # trial before it proposes the next is within 2 % of the best in less than half the evaluations
 # (docs/samplers.md, batches of 16). What the cores could compile besides is left to the forerunner.
 _LEAST_AHEAD = 8
-_LIKELY = 32  # candidates that the model thinks of next, for idle compilers
+_LIKELY = 8  # candidates that the model thinks of next, for idle compilers
+# A candidate whose binary is there is preferred to others of up to so many times its merit; among
+# the last trials to nearly any, for whose compilation the GPU would wait with nothing else to do.
+_FAVOUR, _FAVOUR_LATE = 10.0, 1e6
+_LATE = 12
 _LAST_EVALUATION_S = 1.0  # that is waited for when time is up
 
 
@@ -70,7 +75,7 @@ class Exploration:
         self.cut_short = False  # time was up before there were enough trials
         self._store = store
         if not forget:
-            for trial in self._recalled(problem):
+            for trial in recalled(problem, candidates, executor, store):
                 self._keep(trial)
         self.defaults = defaults(problem, candidates, executor)
         self._required = dict.fromkeys(c for c in self.defaults if c in candidates)
@@ -78,7 +83,9 @@ class Exploration:
         space = search_space(candidates, problem, executor.target.hardware)
         prior = None
         if sampler == "surrogate":
-            prior = neighbours.prior(problem, others, space, self._recalled)
+            prior = neighbours.prior(
+                problem, others, space, lambda other: recalled(other, candidates, executor, store)
+            )
         self._proposals = Proposals(
             space, sampler, seed, self.trials.values(),
             [*self.defaults, *neighbours.winners(problem, records)], prior,
@@ -212,7 +219,11 @@ class Exploration:
             ahead = len(self._compiling) + len(self._ready)
             if ahead >= (most if self._proposals.seeded else window):
                 break
-            self._proposals.favour(self._forerunner.compiled(self.problem.specialization))
+            late = self._target - self._started <= _LATE
+            self._proposals.favour(
+                self._forerunner.compiled(self.problem.specialization),
+                by=_FAVOUR_LATE if late else _FAVOUR,
+            )
             candidate = self._proposals.next()
             if candidate is None:
                 break
@@ -312,19 +323,6 @@ class Exploration:
         self.counts[trial.outcome] += 1
         if trial.outcome not in (Outcome.OK, Outcome.PRUNED):
             self.reasons[f"{trial.outcome.value}: {trial.reason}"] += 1
-
-    def _recalled(self, problem: Problem) -> list[Trial]:
-        """The trials of earlier searches for `problem` that still hold."""
-        target = self.executor.target
-        stored = self._store.trials(problem=problem, hardware=target.hardware, triton=target.triton)
-        return [
-            trial
-            for trial in stored
-            if trial.origin == self.executor.origin
-            and trial.candidate in self.candidates
-            and trial.template_version
-            == self.executor.template_version(problem, trial.candidate.template)
-        ]
 
     def _rank(self, trial: Trial) -> tuple[float, int]:
         assert trial.measurement is not None

@@ -8,15 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import log, sqrt
-from statistics import fmean, median, stdev
 
+from tuner.evaluate.paired import slower
 from tuner.trial import Candidate, Measurement
-
-# Two entrants are told apart if the mean log ratio of their rounds is this many standard errors
-# from zero, and if it is worth more than this fraction.
-_ERRORS = 2.5
-_WORTH = 0.003
 
 
 @dataclass(frozen=True)
@@ -56,14 +50,3 @@ def decide(
         margin=min(others) / entrants[winner].median_ms - 1 if others else None,
         kept_default=winner == default and winner != fastest,
     )
-
-
-def slower(samples: tuple[float, ...], reference: tuple[float, ...]) -> bool:
-    """Whether `samples` are slower than `reference`, taken in the same rounds, beyond the noise."""
-    ratios = [log(mine / theirs) for mine, theirs in zip(samples, reference)]
-    if len(ratios) < 2:
-        return sum(ratios) > _WORTH
-    # The median shrugs off a single disturbed round; the error is that of a mean.
-    centre = median(ratios)
-    error = stdev(ratios) / sqrt(len(ratios))
-    return centre > log(1 + _WORTH) and fmean(ratios) > _ERRORS * error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from itertools import chain
 
 from kernels.attention.problem import Problem, Specialization
 from tuner.evaluate.executor import Compilation, Executor
@@ -30,25 +31,24 @@ class Forerunner:
         self._executor = executor
         self._binaries = binaries
         self._jobs: Iterator[Job] = iter(())
+        self._afterwards: Iterator[Job] = iter(())
         self._under_way: dict[Future[Compilation], Job] = {}
         self._asked: Binaries = set()
         self._seconds = 0.0
 
-    def plan(self, jobs: Iterable[Job]) -> None:
-        """What to compile when there is room, in this order, in place of what was planned. `jobs`
-        are drawn as there is."""
-        self._jobs = iter(jobs)
+    def plan(self, jobs: Iterable[Job], afterwards: Iterable[Job] = ()) -> None:
+        """What to compile when there is room, in this order, in place of what was planned: `jobs`
+        before what is likely for the problem at hand, `afterwards` after that. Both are drawn as
+        there is."""
+        self._jobs, self._afterwards = iter(jobs), iter(afterwards)
 
     def fill(self, free: int, likely: Callable[[], Sequence[Job]] = tuple) -> None:
-        """Keep up to `free` compilations going: what is planned, then what is `likely`."""
+        """Keep up to `free` compilations going: what is planned, what is `likely`, and what is
+        planned for afterwards."""
         self._reap()
-        guesses: Iterator[Job] | None = None
+        jobs = chain(self._jobs, _drawn(likely), self._afterwards)
         while len(self._under_way) < free:
-            job = next(self._jobs, None)
-            if job is None:
-                if guesses is None:
-                    guesses = iter(likely())
-                job = next(guesses, None)
+            job = next(jobs, None)
             if job is None:
                 return
             problem, candidate = job
@@ -77,3 +77,8 @@ class Forerunner:
             elif binary not in self._binaries:
                 self._binaries.add(binary)
                 self._seconds += future.result().seconds
+
+
+def _drawn(likely: Callable[[], Sequence[Job]]) -> Iterator[Job]:
+    """What is likely, worked out only when the first is drawn."""
+    yield from likely()

@@ -44,6 +44,7 @@ def prior(
     others: Iterable[Problem],
     space: SearchSpace,
     trials: Callable[[Problem], list[Trial]],
+    any_mask: bool = False,
 ) -> Array | None:
     """What the nearest problem of the same headdim and mask lets one expect: the logarithm of each
     candidate's latency but for a constant, None if no such problem was searched.
@@ -56,14 +57,20 @@ def prior(
     Args:
         others: problems that may have been searched.
         trials: those known of a problem.
+        any_mask: where there is none of the same mask, one of the other will do.
     """
-    mine = problem.headdim, problem.causal
-    like = [other for other in {*others} - {problem} if (other.headdim, other.causal) == mine]
-    for other in sorted(
-        like,
-        key=lambda other: (other.dtype != problem.dtype, *_distance(other, problem), other),
-    ):
-        known = trials(other)
+
+    def far(other: Problem) -> tuple[object, ...]:
+        masks = other.causal != problem.causal
+        return masks, other.dtype != problem.dtype, *_distance(other, problem), other
+
+    like = [
+        other
+        for other in {*others} - {problem}
+        if other.headdim == problem.headdim and (any_mask or other.causal == problem.causal)
+    ]
+    for other in sorted(like, key=far):
+        known = [trial for trial in trials(other) if trial.candidate in space.candidates]
         if sum(trial.measurement is not None for trial in known) >= _TRIALS:
             return expected(known, space)
     return None

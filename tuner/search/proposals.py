@@ -102,15 +102,15 @@ class Proposals:
             found += [feasible[index] for index in more if feasible[index] in self._unseen]
         return list(dict.fromkeys(found))[:count]
 
-    def favour(self, candidates: Iterable[Candidate]) -> None:
-        """Prefer `candidates`, which cost less to try than others, where there is little between
-        them."""
+    def favour(self, candidates: Iterable[Candidate], by: float) -> None:
+        """Prefer `candidates`, which cost less to try than others, to those of up to `by` times
+        their merit."""
         from tuner.search.surrogate import SurrogateSampler
 
         sampler = self._study.sampler
         if isinstance(sampler, SurrogateSampler):
             known = self._space.candidates
-            sampler.cheap = {known.rank(c) for c in candidates if c in self._unseen}
+            sampler.favour((known.rank(c) for c in candidates if c in self._unseen), by)
 
     def next(self) -> Candidate | None:
         """An unseen candidate, or None when there is none left."""

@@ -12,7 +12,7 @@ among the good ones: values above the median of what succeeded count as that med
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +34,6 @@ Array = NDArray[np.float64]
 
 _STARTUP = 4  # points drawn at random before there is a model
 _LEAST_RANGE = 0.3  # above the best, what slow values keep of their differences at least
-# A point that is cheap to try is preferred to others of up to so many times its merit.
-_CHEAP = 10.0
 _NOISE_SHARE = 0.1  # of the spread of values, what is left of them beside a perfect prior
 # Refit at every new value up to so many values, then at every so many per cent more.
 _REFIT_ALWAYS, _REFIT_GROWTH = 30, 0.05
@@ -86,7 +84,8 @@ class SurrogateSampler(BaseSampler):
         self._random = np.random.default_rng(seed)
         self._independent = RandomSampler(seed=seed)
         self._process = GaussianProcess(self._features.shape[1])
-        self.cheap: set[int] = set()  # points, by index, that cost nearly nothing to try
+        self._favoured: set[int] = set()  # points, by index
+        self._favour = 1.0
         self._fitted = 0  # values that the hyperparameters were fitted to
         self._proposed: dict[tuple[str, int], int] = {}  # points of trials that still lack some
 
@@ -144,6 +143,11 @@ class SurrogateSampler(BaseSampler):
             with suppress(RuntimeError):  # outside `optimize` there is nothing to stop
                 study.stop()
 
+    def favour(self, points: Iterable[int], by: float) -> None:
+        """Prefer `points`, by index, which cost nearly nothing to try, to others of up to `by`
+        times their merit."""
+        self._favoured, self._favour = set(points), by
+
     def outlook(self, study: Study, count: int) -> list[int]:
         """The points, by index, that the model thinks most of as things stand, best first; none
         where there is no model yet. Proposes nothing."""
@@ -173,8 +177,9 @@ class SurrogateSampler(BaseSampler):
         prior = _sign(study) * self._prior
         if any(map(math.isfinite, done.values())) and len(done) + len(pending) >= self._startup:
             merit = self._merit(done, pending, unseen, prior)
-            cheap = np.array([index in self.cheap for index in unseen])
-            return unseen[int(np.argmax(np.where(cheap & (merit > 0), _CHEAP * merit, merit)))]
+            favoured = np.array([index in self._favoured for index in unseen])
+            merit = np.where(favoured & (merit > 0), self._favour * merit, merit)
+            return unseen[int(np.argmax(merit))]
         if self._has_prior:
             return unseen[int(np.argmin(prior[unseen]))]
         return int(self._random.choice(unseen))

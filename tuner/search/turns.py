@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kernels.attention import registry
 from kernels.attention.problem import Problem
 from tuner.evaluate.executor import Executor
 from tuner.record import Record, standing
+from tuner.search import neighbours
 from tuner.search.candidates import CandidateSet, enumerate_candidates
 from tuner.search.exploration import Exploration
 from tuner.search.forerun import Binaries, Forerunner
 from tuner.search.options import Options
+from tuner.search.recollection import recalled
+from tuner.search.space import search_space
 from tuner.search.verdict import CUT_SHORT
 from tuner.store import Store
+from tuner.trial import Candidate
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,22 @@ class Turns:
         """What may be tried for `problem`."""
         capability = self._executor.target.hardware.capability
         return enumerate_candidates(problem.specialization, capability, self._options.templates)
+
+    def expected(self, problem: Problem, searched: Iterable[Problem]) -> list[Candidate]:
+        """What may be tried for `problem`, by what the nearest of `searched` lets one expect, the
+        fastest first; nothing where that is nothing."""
+        import numpy as np
+
+        candidates = self.candidates(problem)
+        space = search_space(candidates, problem, self._executor.target.hardware)
+        prior = neighbours.prior(
+            problem, searched, space,
+            lambda other: recalled(other, candidates, self._executor, self._store),
+            any_mask=True,
+        )  # fmt: skip
+        if prior is None:
+            return []
+        return [candidates.feasible[place] for place in np.argsort(prior, kind="stable")]
 
     def _needless(self, problem: Problem, own: Record | None, wanted: int) -> str | None:
         """Why `problem` need not be searched; None if it must."""

@@ -30,6 +30,9 @@ def standalone_file(records: Iterable[Record], target: Target) -> str:
 
     Args:
         records: those that stand.
+
+    Raises:
+        LookupError: no template serves the target.
     """
     held = forms(target.hardware.capability)
     contents = Contents(records, target, held)
@@ -76,7 +79,6 @@ def _about(held: Sequence[Form], names: dict[str, str]) -> str:
 
 
 def _header(records: Sequence[Record], target: Target, held: Sequence[Form]) -> str:
-    here = _card(target)
     days = sorted(record.measured_at[:10] for record in records)
     span = "" if not days else f" of {days[0]}" if days[0] == days[-1] else (
         f" of {days[0]} to {days[-1]}"
@@ -85,10 +87,10 @@ def _header(records: Sequence[Record], target: Target, held: Sequence[Form]) -> 
         f"{form.template} kernel {registry.get(form.template).version}" for form in held
     )
     lines = [
-        f"Configs for {here}, Triton {target.triton}: {len(records)} problems, by records{span}; "
+        f"Configs for {target}: {len(records)} problems, by records{span}; "
         f"{kernels}. What has no record near takes a default."
     ]
-    if cards := sorted({_card(record.target) for record in records} - {here}):
+    if cards := sorted({_card(record.target) for record in records} - {_card(target)}):
         lines.append(f"Some were measured on {'; '.join(cards)}.")
     if replayed := sum(record.origin == "replay" for record in records):
         lines.append(f"{replayed} of them were replayed from recorded measurements.")

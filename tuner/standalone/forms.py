@@ -95,8 +95,14 @@ _FORMS = {form.template: form for form in (_HOPPER, _PORTABLE)}
 
 def forms(capability: int) -> tuple[Form, ...]:
     """Those of a file for a target, in the order in which the registry prefers their templates: the
-    ones that serve it, and the portable one, for what else the file may meet."""
+    ones that serve it, and the portable one, for what else the file may meet.
+
+    Raises:
+        LookupError: no template serves the target.
+    """
     some = Specialization(HEADDIMS[0], True, DTYPES[0])
+    if refusal := registry.get(_PORTABLE.template).supports(some, capability):
+        raise LookupError(f"no kernel serves the target: {refusal}")
     return tuple(
         form
         for form in (_FORMS[name] for name in registry.names())

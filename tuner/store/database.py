@@ -35,6 +35,7 @@ from tuner.record import Record
 from tuner.store import postgresql, rows, sqlite
 from tuner.store.errors import StoreError, explain
 from tuner.store.interrupts import deferring_interrupts
+from tuner.store.locations import check_type
 from tuner.store.migrate import revision, upgrade
 from tuner.store.moments import tomorrow
 from tuner.store.mounts import network_file_system
@@ -103,7 +104,7 @@ class Store:
             StoreError: it is not there, not ours, of a newer version, damaged, or may not be
                 written; it is left untouched.
         """
-        place = _parse(location)
+        place = parse_location(location)
         if isinstance(place, URL):
             engine = postgresql.engine(place, read_only=False)
             store = cls(place.render_as_string(), engine, engine)
@@ -147,7 +148,7 @@ class Store:
         Raises:
             StoreError: it is not there, not ours, not of this version's schema, locked or damaged.
         """
-        place = _parse(location)
+        place = parse_location(location)
         if isinstance(place, URL):
             store = cls(place.render_as_string(), postgresql.engine(place, read_only=True), None)
         else:
@@ -315,10 +316,16 @@ class Store:
         return result
 
 
-def _parse(location: str | Path) -> Path | URL:
-    """A path for SQLite, a URL for PostgreSQL."""
-    if not isinstance(location, (str, Path)):
-        raise TypeError(f"the database is {location!r}, but must be a path or a URL")
+def parse_location(location: str | Path) -> Path | URL:
+    """An absolute path for SQLite, a URL for PostgreSQL.
+
+    Raises:
+        StoreError: it names neither.
+    """
+    try:
+        check_type(location)
+    except ValueError as error:
+        raise StoreError(str(error)) from None
     if location == "":  # as of a variable that is not set; Path would take it for the folder here
         raise StoreError("the database is '', but must be a path or a URL")
     if isinstance(location, Path) or "://" not in location:

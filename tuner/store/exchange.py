@@ -55,8 +55,8 @@ def import_document(text: str) -> list[Record]:
         ) from None
     except RecursionError:
         raise DocumentError("the document is nested too deeply") from None
-    except ValueError as error:  # a number of thousands of digits
-        raise DocumentError(f"the document is not JSON: {error}") from None
+    except ValueError:
+        raise DocumentError("the document has a number of thousands of digits") from None
     latest = tomorrow()
     records = []
     for index, value in enumerate(_checked(document)):
@@ -129,7 +129,8 @@ def _checked(document: Any) -> list[Any]:
             raise DocumentError(f"{name!a:.60} is no part of a document of records")
     records = document.get("records")
     if not isinstance(records, list):
-        raise DocumentError("records is not there, but must be a list")
+        found = f"{records!a:.60}" if "records" in document else "not there"
+        raise DocumentError(f"records is {found}, but must be a list")
     if len(records) > MOST_RECORDS:
         raise DocumentError(f"records has {len(records)} items, but may have {MOST_RECORDS}")
     return records

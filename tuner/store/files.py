@@ -16,7 +16,8 @@ def write_atomically(path: str | Path, text: str) -> None:
     What is no file, such as /dev/stdout, is written to, not replaced.
 
     Raises:
-        StoreError: it cannot be written; an old file is as it was.
+        StoreError: it cannot be written, or is a database, whose content a text must not replace
+            because of a slip of the hand; an old file is as it was.
     """
     path = Path(path)
     try:
@@ -25,6 +26,11 @@ def write_atomically(path: str | Path, text: str) -> None:
             return
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error.strerror or error}") from None
+    if path.is_file():
+        from tuner.store.sqlite import looks_like_database
+
+        if looks_like_database(path):
+            raise StoreError(f"{path} is a database, which is not replaced: name another file")
     with replacing(path) as part:
         part.write_text(text, encoding="utf-8", newline="\n")
 

@@ -12,7 +12,7 @@ from typing import Literal
 from kernels.attention.problem import Problem
 from tuner.record import Record, standing, superseded
 from tuner.store import sqlite
-from tuner.store.database import Store
+from tuner.store.database import Store, parse_location
 from tuner.store.errors import StoreError
 from tuner.store.locations import shipped_database, user_database
 
@@ -64,7 +64,7 @@ class Layers:
         """
         path = user_database(location)
         user: list[Record] = []
-        if location is not None or not _never_made(path):
+        if location is not None or not never_made(path):
             user = _read(path, strict)
         return cls(filter(keep, user), filter(keep, _shipped_records(shipped, strict)))
 
@@ -113,11 +113,11 @@ class WritableLayers(Layers):
 def change_token(location: str | Path | None = None) -> object | None:
     """A value that differs once the user's database, found as in `user_database`, may have changed.
     It costs two stats; None where it would cost a connection."""
-    path = user_database(location)
     try:
-        return None if "://" in str(path) else sqlite.change_token(Path(path).expanduser())
-    except RuntimeError:  # the home of a user that is not known
+        place = parse_location(user_database(location))
+    except StoreError:
         return None
+    return sqlite.change_token(place) if isinstance(place, Path) else None
 
 
 def _shipped_records(path: str | Path | None, strict: bool) -> list[Record]:
@@ -139,8 +139,10 @@ def _read(location: str | Path, strict: bool) -> list[Record]:
         return []
 
 
-def _never_made(location: str | Path) -> bool:
+def never_made(location: str | Path) -> bool:
+    """Whether `location` is that of a file which is not there, as the user's own at first."""
     try:
-        return "://" not in str(location) and not Path(location).expanduser().exists()
-    except (RuntimeError, OSError):  # a home of nobody, a folder one may not enter, a name too long
+        place = parse_location(location)
+        return isinstance(place, Path) and not place.exists()
+    except (StoreError, OSError):  # no name of a database, a folder one may not enter
         return False  # whoever reads it says so

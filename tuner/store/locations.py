@@ -26,7 +26,7 @@ def user_database(location: str | Path | None = None) -> str | Path:
     TUNER_DB names (a path or a URL), else a file in the user's data directory.
 
     Raises:
-        TypeError: `location` is neither a str nor a Path.
+        TypeError, ValueError: `location` can name no database.
     """
     if location is not None:
         return check_type(location)
@@ -47,7 +47,10 @@ def check_type(location: str | Path) -> str | Path:
 
     Raises:
         TypeError: it is neither a str nor a Path.
+        ValueError: it has a NUL character, which no system takes.
     """
     if not isinstance(location, (str, Path)):
         raise TypeError(f"the database is {location!r}, but must be a path or a URL")
+    if "\0" in str(location):
+        raise ValueError(f"the database is {str(location)!r}, but must have no NUL character")
     return location

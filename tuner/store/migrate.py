@@ -38,6 +38,10 @@ def revision(connection: Connection, location: str) -> str | None:
             "give the tuner a database of its own"
         )
     found = connection.scalar(select(version.c.version_num))
+    if found is None:
+        raise StoreError(
+            f"{location} is damaged: it does not say which schema it has; restore a backup of it"
+        )
     if found not in REVISIONS:
         raise StoreError(
             f"{location} was written by a newer version (its schema is {found}, this version knows "

@@ -180,7 +180,7 @@ def _reading_mode(path: Path) -> str:
 
 
 def _log(path: Path) -> Path:
-    return path.with_name(f"{path.name}-wal")
+    return Path(f"{path}-wal")  # with_name() refuses the root folder
 
 
 def _stat(path: Path) -> tuple[int, int, int] | None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -90,3 +93,36 @@ def test_heads_that_do_not_divide_are_refused():
     q, k, v = qkv(4, 4, heads_kv=3)
     with pytest.raises(ValueError, match="heads is 4, but must be a multiple of heads_kv, 3"):
         attention_reference(q, k, v, 0.25)
+
+
+@pytest.mark.parametrize("giant", [1e5, 1e30])
+def test_giant_equal_scores_share_their_weight(giant):
+    q, k = torch.full((1, 1, 3, 16), giant), torch.ones(1, 1, 50, 16)
+    v = torch.arange(50.0).expand(16, 50).mT[None, None]
+    out, _ = attention_reference(q, k, v, 0.25)
+    torch.testing.assert_close(out, torch.full_like(out, 24.5))
+
+
+def test_no_heads():
+    empty = torch.zeros(2, 0, 5, 16)
+    out, lse = attention_reference(empty, empty, empty, 0.25)
+    assert out.shape == (2, 0, 5, 16)
+    assert lse.shape == (2, 0, 5)
+    with pytest.raises(ValueError, match="heads is 3, but must be a multiple of heads_kv, 0"):
+        attention_reference(torch.zeros(2, 3, 5, 16), empty, empty, 0.25)
+
+
+@pytest.mark.parametrize("switch", ["allow_tf32", "fp32_precision"])
+def test_is_never_in_tf32_by_either_switch(switch):
+    if not hasattr(torch.backends.cuda.matmul, switch):
+        pytest.skip("a switch of newer torch")
+    code = f"""
+import torch
+from kernels.attention import reference
+matmul = torch.backends.cuda.matmul
+matmul.{switch} = before = True if {switch!r} == "allow_tf32" else "tf32"
+with reference._full_precision():
+    assert matmul.{switch} in (False, "ieee"), matmul.{switch}
+assert matmul.{switch} == before
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])

@@ -60,10 +60,10 @@ class Kernel:
         self.template.launch(binary, q, k, v, out, logs, sm_scale, offset)
         return out, logs
 
-    def check(self, q, k, v, causal=False, offset=0, sm_scale=None, **options):
+    def check(self, q, k, v, causal=False, offset=0, sm_scale=None, reference=None, **options):
         out, lse = self.attention(q, k, v, causal, offset, sm_scale, lse=True, **options)
         sm_scale = q.shape[-1] ** -0.5 if sm_scale is None else sm_scale
-        expected, expected_lse = attention_reference(q, k, v, sm_scale, causal, offset)
+        expected, expected_lse = reference or attention_reference(q, k, v, sm_scale, causal, offset)
         tolerance = TOLERANCE[q.dtype]
         torch.testing.assert_close(out.float(), expected, atol=tolerance, rtol=tolerance)
         torch.testing.assert_close(lse, expected_lse, atol=1e-3, rtol=1e-4)
@@ -113,8 +113,9 @@ def test_a_sample_of_the_space(kernel, headdim, causal):
     k[:, :, 500] = 8 * q[:, :, 510]  # a late spike forces the deferred rescale
     specialization = Specialization(headdim, causal, "bf16")
     configs = list(kernel.template.feasible(specialization, capability()))
+    reference = attention_reference(q, k, v, headdim**-0.5, causal)  # which is slow
     for config in random.Random(headdim).sample(configs, min(8, len(configs))):
-        kernel.check(q, k, v, causal, config=config)
+        kernel.check(q, k, v, causal, reference=reference, config=config)
 
 
 @pytest.mark.parametrize(("seqlen_q", "seqlen_k"), [(1, 20), (16, 64), (300, 77), (77, 300)])
@@ -124,6 +125,16 @@ def test_lengths_of_queries_and_keys_differ(reader, seqlen_q, seqlen_k, headdim)
     k, v = (randn(2, 2, seqlen_k, headdim, seed=i) for i in (1, 2))
     reader.check(q, k, v)
     for offset in (0, seqlen_k - seqlen_q):
+        out = reader.check(q, k, v, True, offset)
+        assert (out[:, :, : max(0, -offset)] == 0).all()
+
+
+@pytest.mark.parametrize("headdim", HEADDIMS)
+def test_every_place_of_the_diagonal_in_a_block(reader, headdim):
+    q = randn(1, 2, 150, headdim)
+    k, v = (randn(1, 2, 330, headdim, seed=i) for i in (1, 2))
+    edges = {edge + near for edge in (-128, -64, -32, 0, 32, 64, 128) for near in (-2, -1, 0, 1, 2)}
+    for offset in sorted(edges | {-150, -149, 179, 180, 181}):
         out = reader.check(q, k, v, True, offset)
         assert (out[:, :, : max(0, -offset)] == 0).all()
 
@@ -155,6 +166,15 @@ def test_giant_scores(reader, headdim, defer_rescale):
     expected, _ = attention_reference(q, k, v, headdim**-0.5, True)
     out, _ = reader.attention(q, k, v, True, defer_rescale=defer_rescale)
     torch.testing.assert_close(out.float(), expected, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("headdim", HEADDIMS)
+def test_lse_of_giant_scores(reader, headdim):
+    q = torch.full((1, 2, 300, headdim), 133120.0, dtype=torch.bfloat16, device="cuda")
+    out, lse = reader.attention(q, q, q, True, lse=True)
+    assert (out == 133120.0).all()
+    score = headdim**0.5 * 133120.0**2  # beside which the logarithm of their number is nothing
+    torch.testing.assert_close(lse, torch.full_like(lse, score), atol=0, rtol=1e-6)
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf])

@@ -48,6 +48,16 @@ def test_show_all_has_the_replaced_ones_too(tuner: Run, searched: Path, spaces: 
     assert standing[0]["supersedes"] == [r["uid"] for r in every if r != standing[0]]
 
 
+def test_show_all_reads_the_same_database_by_any_name(
+    tuner: Run, searched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(searched.parent))
+    for name in (str(searched), f"~/{searched.name}", f"sqlite:///{searched}"):
+        monkeypatch.setenv("TUNER_DB", name)
+        found = [tuner("show", *more, "--json").json for more in ((), ("--all",))]
+        assert all(any(record["origin"] == "replay" for record in records) for records in found)
+
+
 def test_show_of_nothing_says_so(tuner: Run) -> None:
     said = tuner("show", "--hdim", "999")
     assert said.status == 0
@@ -220,3 +230,22 @@ def test_show_breaks_no_cell_in_a_narrow_terminal(
     assert all(len(line) <= width and "×" in line for line in figures)
     assert any(" from" in line for line in lines) is (width >= 80)
     assert any("vs runner-up" in line for line in lines) is (width == 200)
+
+
+@pytest.mark.parametrize("width", [1, 20, 45])
+def test_show_keeps_tflops_in_the_narrowest_terminal(
+    tuner: Run, searched: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = tuner("show", "--db", searched).out.splitlines()
+    assert any(re.fullmatch(r" problem +TFLOP/s *", line) for line in lines)
+    assert any(re.fullmatch(r" D256 S512 causal fp16 B32 H8 +\d+ *", line) for line in lines)
+
+
+def test_show_all_finds_a_database_in_the_home_folder(
+    tuner: Run, searched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(searched.parent))
+    monkeypatch.setenv("USERPROFILE", str(searched.parent))
+    monkeypatch.setenv("TUNER_DB", f"~/{searched.name}")
+    assert tuner("show", "--all", "--json").json

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +60,10 @@ BAD = [
     (("show", "--dtype", "int8"), ("--dtype", "'int8'", "fp16, bf16")),
     (("export", "--format", "xml"), ("--format", "'xml'", "json")),
     (("export", "-o", "/no/such/folder/file"), ("/no/such/folder/file",)),
+    (
+        ("export", "--format", "python", "--target", "sm_75"),
+        ("target", "sm_75", "must be one of (80, 86"),
+    ),
     (("import",), ("FILE",)),
     (("import", "/no/such.json"), ("/no/such.json",)),
     (("compile", "--sm", "12"), ("--sm", "12", "90")),
@@ -179,8 +186,111 @@ def test_ctrl_c_says_what_is_kept(spaces: Path, tmp_path: Path) -> None:
     assert "the same command resumes" in said
 
 
+# Runs a command line in which Ctrl-C arrives where what is patched in says.
+INTERRUPTED = """
+import signal, sys, tuner.evaluate.replay as replay
+signal.signal(signal.SIGINT, signal.default_int_handler)
+evaluate, calls = replay.ReplayExecutor.evaluate, []
+def interrupted(*words):
+    calls.append(words)
+    if len(calls) == 3:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            {swallowed}
+    return evaluate(*words)
+replay.ReplayExecutor.evaluate = interrupted
+from tuner.cli import main; main()
+"""
+
+
+@pytest.mark.parametrize(
+    "swallowed",
+    ["pass", "raise ImportError('initialization failed')"],
+    ids=["lost in a callback", "turned into another error"],
+)
+def test_a_ctrl_c_that_was_swallowed_ends_the_search_too(
+    spaces: Path, tmp_path: Path, swallowed: str
+) -> None:
+    words = ("search", "--spaces", spaces, "--db", tmp_path / "mine.db", "--hdim", "256")
+    code = INTERRUPTED.format(swallowed=swallowed)
+    said = run(code, *words)
+    assert said.returncode == 130
+    assert re.match(r"tuner: interrupted; \d new trials are kept in", said.stderr.splitlines()[-1])
+    assert "finals" not in said.stderr
+
+
+def test_a_ctrl_c_beside_a_search_is_one_sentence(searched: Path) -> None:
+    code = """
+import signal, tuner.store.layers as layers
+signal.signal(signal.SIGINT, signal.default_int_handler)
+layers.Layers.load = lambda *words: signal.raise_signal(signal.SIGINT)
+from tuner.cli import main; main()
+"""
+    said = run(code, "show", "--db", searched)
+    assert (said.returncode, said.stdout, said.stderr) == (130, "", "tuner: interrupted\n")
+
+
+def test_a_ctrl_c_while_the_command_line_loads_shows_no_traceback() -> None:
+    code = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+from tuner.cli import main; main()
+"""
+    said = run(code, "show")
+    assert (said.returncode, said.stderr) == (130, "")
+
+
+def run(code: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, words)],
+        cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
 def test_main_is_the_entry_point() -> None:
     assert callable(application.main)
+
+
+def test_an_error_does_not_steer_the_terminal(tuner: Run) -> None:
+    said = tuner("show", "--db", "\x1b[31mred\u202e")
+    assert said.status == 2
+    assert "\\x1b[31mred\\u202e does not exist" in said.err
+    assert said.err[:-1].isprintable()
+
+
+def test_a_full_disk_behind_stdout_is_one_sentence(tuner: Run, searched: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tuner", "show", "--db", searched],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, "tuner: No space left on device\n")
+
+
+def test_a_warning_is_said_once_under_our_name(tuner: Run, searched: Path) -> None:
+    with closing(sqlite3.connect(searched)) as database, database:
+        database.execute("UPDATE records SET gpu_name = char(27)")
+    said = tuner("show", "--db", searched)
+    assert said.status == 0
+    assert said.err.count("rows are skipped") == 1
+    assert said.err.startswith(f"tuner: {searched}: ")
+
+
+def test_export_does_not_replace_a_database(tuner: Run, searched: Path) -> None:
+    before = searched.read_bytes()
+    for words in (("--db", searched), ("--schema",), ("--format", "python", "--target", "sm_90")):
+        said = tuner("export", *words, "-o", searched)
+        assert said.status == 2
+        assert f"{searched} is a database, which is not replaced" in said.err
+    assert searched.read_bytes() == before
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
@@ -206,15 +316,19 @@ def test_closed_streams(searched: Path, closed: str) -> None:
 
 
 def test_a_terminal_that_knows_ascii_only(child: Run, searched: Path) -> None:
-    said = child("show", "--db", searched, environment={"PYTHONIOENCODING": "ascii"})
-    assert said.status == 0
-    assert "1.00?" in said.out
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for environment in ({"PYTHONIOENCODING": "ascii"}, locale):
+        said = child("show", "--db", searched, environment=environment)
+        assert said.status == 0
+        assert "1.00?" in said.out
 
 
 @pytest.mark.parametrize(
     ("location", "said"),
     [
         ("", "'', but must be a path or a URL"),
+        ("a\0b", r"'a\x00b', but must have no NUL character"),
+        ("/", "/ is a directory, but must be a file"),
         ("~nobody-of-this-name/x", "~nobody-of-this-name/x"),
         ("postgresql://u:secret@host:port/x", "URL cannot be parsed"),
     ],

@@ -42,6 +42,13 @@ def test_sources(lookup: Run, seqlen: str, more: tuple[str, ...], source: str) -
     assert found["reason"]
 
 
+def test_a_family_of_gpus_has_no_size(lookup: Run) -> None:
+    said = lookup("--seqlen", "512", "--target", "sm_80").out
+    assert said.startswith("target    any sm_80: --target\n")
+    assert "no record within 2× of the seqlen" in said
+    assert "on any sm_80" in said
+
+
 def test_it_explains_in_words(lookup: Run) -> None:
     said = lookup("--seqlen", "700", "--target", "sm90-132x-80gib-700w")
     assert said.status == 0
@@ -55,6 +62,12 @@ def test_it_explains_in_words(lookup: Run) -> None:
         "by its trials so far: tuner search --hdim 256 --seqlen 700 --causal --dtype fp16 --batch",
     ):
         assert word in said.out
+
+
+def test_any_card_of_a_capability_has_no_figures_of_its_own(lookup: Run) -> None:
+    said = lookup("--seqlen", "512", "--batch", "32", "--target", "sm_90")
+    assert said.out.splitlines()[0] == "target    any sm_90: --target"
+    assert "80 GiB, 700 W, this is sm_90\n" in said.out
 
 
 def test_without_a_gpu_it_says_which_card_it_assumed(lookup: Run, searched: Path) -> None:

@@ -87,6 +87,14 @@ def test_doctor_fails_on_a_database_that_is_none(tuner: Run, tmp_path: Path) -> 
     assert str(garbage) in found["seen"]
 
 
+@pytest.mark.parametrize("location", ["~nobody-of-this-name/x", "mysql://host/x", "a\0b", ""])
+def test_doctor_fails_on_a_name_that_is_none(tuner: Run, location: str) -> None:
+    said = tuner("doctor", "--db", location, "--json")
+    assert said.status == 1
+    (found,) = (f for f in said.json if f["name"] == "your database")
+    assert found["verdict"] == "fail"
+
+
 def test_the_table_of_bench(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     from rich.console import Console

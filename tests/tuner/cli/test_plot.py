@@ -119,3 +119,14 @@ def test_an_export_lands_in_the_file_that_was_named(
     assert tuner("dashboard", *SHAPE, *options).status == 0
     assert file.stat().st_size > 0
     assert mine.stat().st_size == 0
+
+
+@pytest.mark.parametrize("command", ["plot", "dashboard"])
+def test_before_the_first_search_it_says_how_to_get_trials(
+    tuner: Callable[..., Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("TUNER_DB", str(tmp_path / "none.db"))
+    said = tuner(command, *SHAPE)
+    assert said.status == 2
+    assert "`tuner search` makes" in said.err
+    assert "none.db" not in said.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -77,6 +78,28 @@ def test_compile_where_triton_does_not_exist_is_one_sentence(child: Run) -> None
     assert said.status == 2
     assert said.err.count("\n") == 1
     assert "Triton" in said.err
+
+
+def test_a_paragraph_of_help_breaks_only_where_it_must(
+    tuner: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    assert "tell the winner from another. The default" in tuner("show", "--help").out
+    assert "how far that record is, and what tuning" in tuner("--help").out
+
+
+def test_help_shows_no_value_for_a_flag(tuner: Run) -> None:
+    commands = re.findall(r"^│ ([a-z]+) ", tuner("--help").out, re.MULTILINE)
+    assert len(commands) > 9
+    for words in ([], *([command] for command in commands)):
+        assert "<bool>" not in tuner(*words, "--help").out, words
+
+
+@pytest.mark.parametrize("command", ["show", "export"])
+def test_filters_are_described_as_such(tuner: Run, command: str) -> None:
+    said = tuner(command, "--help").out
+    assert "Only of this batch size." in said
+    assert "16384" not in said
 
 
 def test_without_a_command_it_is_help(tuner: Run) -> None:

@@ -159,7 +159,7 @@ def compiling(log: str | None = None) -> Mapping[str, Handler]:
                 file.write("compiled\n")
         return template
 
-    return compile_worker.handlers(get)
+    return compile_worker.serve(get)
 
 
 class WallStopwatch:
@@ -254,3 +254,17 @@ class FaultyTemplate(FakeTemplate):
             out[..., -1, -1] = float("nan")
         if kind == "slow":
             torch.cuda._sleep(20_000_000)
+
+
+def host_killer(marks: str) -> Mapping[str, Handler]:
+    """A compiler that once takes the process along that started it, as a lost host would."""
+
+    def compile_one(**_: object) -> dict[str, object]:
+        mark = Path(marks) / "killed"
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(600)
+        return {"outcome": "ok", "reason": "", "resources": None, "seconds": 0.1}
+
+    return {"compile": compile_one}

@@ -15,7 +15,8 @@ from fake_workers import FakeTemplate
 from kernels.attention import registry
 from kernels.attention.config import Config
 from kernels.attention.problem import Problem, Specialization
-from tests.tuner.evaluate.test_process import alive, wait_until
+from scripts.kill_nine import alive
+from tests.tuner.evaluate.test_process import wait_until
 from tuner.evaluate.compile_farm import CompileFarm
 from tuner.evaluate.local import LocalExecutor
 from tuner.search import candidates, driver
@@ -118,7 +119,7 @@ exec "{real}" "$@"
 @pytest.mark.parametrize(
     ("deed", "outcome", "reason"),
     [
-        ("sleep 600", Outcome.TIMEOUT, "the compiler: no answer within 20 s"),
+        ("sleep 600", Outcome.TIMEOUT, "ptxas: no answer within 20 s"),
         ("kill -SEGV $$", Outcome.COMPILE_ERROR, ""),
         ("echo 'ptxas fatal   : no luck' >&2; exit 255", Outcome.COMPILE_ERROR, "PTX"),
     ],

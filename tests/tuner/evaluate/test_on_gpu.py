@@ -13,7 +13,11 @@ from kernels.attention.problem import DTYPES, HEADDIMS, Problem
 from tuner.evaluate.local import LocalExecutor
 from tuner.trial import Candidate, Outcome
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(600),
+    pytest.mark.xdist_group("executor"),  # whose processes take seconds to start
+]
 
 PROBLEM = Problem.on_grid(64, 4096, True)
 
@@ -122,8 +126,9 @@ def test_failures_are_outcomes_and_the_next_candidate_is_fine(
 def test_a_race_with_the_peers(executor: LocalExecutor) -> None:
     race = executor.race(PROBLEM, [default(PROBLEM, executor), faulty("right")], 5).result(120)
     assert len(race.entrants) == 2, race.dropped
-    assert not race.absent
-    assert {name: len(samples) for name, samples in race.peers.items()} == {"cudnn": 5, "fa2": 5}
+    rounds = {name: len(samples) for name, samples in race.peers.items()}
+    assert {"cudnn", "fa2"} <= rounds.keys(), race.absent  # others, where they are installed
+    assert set(rounds.values()) == {5}
 
 
 def test_a_race_goes_on_without_who_crashes(executor: LocalExecutor) -> None:

@@ -13,18 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from scripts.kill_nine import alive
 from tuner.evaluate.process import Crashed, HandlerError, Timeout, Worker
 
 FACTORY = "fake_workers:misbehaving"
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; a zombie that nobody has reaped yet does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:

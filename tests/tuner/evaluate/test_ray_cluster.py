@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,7 +30,10 @@ from tuner.record import Record  # noqa: E402
 from tuner.search.events import Event, TrialEnded  # noqa: E402
 from tuner.trial import Candidate, Outcome  # noqa: E402
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("ray"),  # one cluster at a time
+]
 
 
 @pytest.fixture
@@ -99,6 +103,15 @@ def assert_nothing_lost(found: Record, events: list[Event], expected: Record) ->
             assert trial.outcome is asked.outcome
 
 
+def assert_every_gpu_serves_again(executor: Rehearsal) -> None:
+    inner = executor._processes
+    assert isinstance(inner, RayExecutor)
+    deadline = time.monotonic() + 60
+    while inner._idle.qsize() < inner.evaluate_slots and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert inner._idle.qsize() == inner.evaluate_slots
+
+
 def test_every_gpu_has_an_actor_and_the_rest_compiles(cluster: Cluster) -> None:
     with rehearsed(cluster) as executor:
         assert executor.evaluate_slots == 2
@@ -131,6 +144,22 @@ def test_a_binary_travels_to_the_host_of_the_evaluator(
         only.shutdown()
 
 
+def test_a_compilation_whose_process_is_killed_is_made_again(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    executor = RayExecutor(
+        cluster.address,
+        gpu_factory=rehearsal.GPU_FACTORY,
+        compile_factory="tests.tuner.evaluate.fake_workers:host_killer",
+        compile_options={"marks": str(tmp_path)},
+    )
+    with executor:
+        candidate = Candidate("portable", registry.get("portable").default(PROBLEM, 90))
+        compiled = executor.compile(PROBLEM, candidate).result(120)
+    assert compiled.outcome is Outcome.OK, compiled.reason
+    assert (tmp_path / "killed").exists()
+
+
 def kill_an_actor(executor: RayExecutor) -> None:
     ray.kill(executor._actors[0], no_restart=False)
 
@@ -160,6 +189,7 @@ def test_a_process_that_is_killed_costs_no_trial(
 ) -> None:
     with rehearsed(cluster, pace=4.0) as executor:
         found, events = in_the_middle(executor, tmp_path / "killed.db", deed)
+        assert_every_gpu_serves_again(executor)
     assert_nothing_lost(found, events, undisturbed)
 
 
@@ -179,7 +209,7 @@ def test_a_node_that_is_lost_costs_no_trial_and_another_takes_its_place(
     with rehearsed(cluster, pace=6.0) as executor:
         path = tmp_path / "lost.db"
         found, events = in_the_middle(executor, path, lose_a_node, add_another)
-        assert pids(executor._processes)
+        assert_every_gpu_serves_again(executor)
     assert_nothing_lost(found, events, undisturbed)
 
 

@@ -159,6 +159,26 @@ def test_a_clock_that_stays_odd_does_not_hold_up_a_race() -> None:
     assert len(lane.samples_ms) == 6
 
 
+@pytest.mark.parametrize(("settled_after", "rounds"), [(0, 5), (7, 7), (99, 10)])
+def test_rounds_go_on_until_it_is_settled_or_they_have_doubled(
+    settled_after: int, rounds: int
+) -> None:
+    class Stopwatch:
+        sensor = Sensor(None)
+
+        def __call__(self, launch: Callable[[], object], launches: int) -> float:
+            return 15.0
+
+    lanes = [Lane(name, lambda: None, 1) for name in "ab"]
+
+    def settled() -> bool:
+        assert len({len(lane.samples_ms) for lane in lanes}) == 1
+        return len(lanes[0].samples_ms) >= settled_after
+
+    interleave(lanes, 5, Stopwatch(), settled=settled)
+    assert [len(lane.samples_ms) for lane in lanes] == [rounds] * 2
+
+
 def test_unknown_clocks_are_not_odd() -> None:
     assert oddest([None, None]) is None
     assert oddest([1500.0, None, 1480.0]) is None

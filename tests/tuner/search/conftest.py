@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from kernels.attention.template import Binary, Resources, Space, Template
 from tuner.evaluate.executor import Compilation, Evaluation, Executor, Race
 from tuner.record import Record
 from tuner.search import candidates
+from tuner.store import Store
 from tuner.target import Hardware, Target
 from tuner.trial import Candidate, Measurement, Origin, Outcome
 
@@ -171,3 +173,9 @@ def record(
         measured_at="2026-11-28T00:00:00+00:00",
         **more,
     )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "configs.db") as opened:
+        yield opened

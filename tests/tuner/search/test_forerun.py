@@ -66,3 +66,18 @@ def test_what_was_cancelled_may_be_compiled_again(toy) -> None:
     executor.futures[0].cancel()
     forerunner.fill(1, lambda: [(P, a)])
     assert executor.compiled == [a, a]
+
+
+def test_what_is_for_afterwards_waits_for_what_is_likely(toy) -> None:
+    executor = Pending()
+    a, b, c, d, *_ = enumerate_candidates(P.specialization, 90).feasible
+    forerunner = Forerunner(executor, set())
+    forerunner.plan([(P, a)], [(P, b), (P, d)])
+    forerunner.fill(2, lambda: [(P, c)])
+    assert executor.compiled == [a, c]
+    forerunner.fill(3, lambda: [(P, c)])
+    assert executor.compiled == [a, c, b]
+    executor.finish(0)
+    executor.finish(1)
+    forerunner.fill(3)
+    assert executor.compiled == [a, c, b, d]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from pathlib import Path
 
 import pytest
 
@@ -20,12 +19,6 @@ from tuner.trial import Candidate
 from .conftest import ToyExecutor, ToyTemplate, problem
 
 PROBLEMS = [problem(seqlen) for seqlen in (8192, 4096, 2048)]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "configs.db") as opened:
-        yield opened
 
 
 class Racing(ToyExecutor):

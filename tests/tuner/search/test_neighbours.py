@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from kernels.attention.problem import Problem
@@ -52,3 +54,29 @@ def test_the_nearest_problem_with_enough_trials_counts(toy: ToyTemplate) -> None
 def test_another_mask_or_headdim_is_no_neighbour(toy: ToyTemplate) -> None:
     others = [problem(8192, causal=False), problem(8192, headdim=64)]
     assert neighbours.prior(P, others, space(), lambda other: trials(other, 40)) is None
+
+
+def test_another_mask_will_do_where_that_is_said_and_its_own_is_not_known(toy: ToyTemplate) -> None:
+    asked = []
+
+    def known(other: Problem) -> list[Trial]:
+        asked.append((other.causal, other.dtype))
+        return trials(other, 40)
+
+    full = problem(4096, causal=False)
+    assert neighbours.prior(P, [full], space(), known, any_mask=True) is not None
+    others = [full, replace(problem(512), dtype="bf16")]
+    assert neighbours.prior(P, others, space(), known, any_mask=True) is not None
+    assert asked == [(False, "fp16"), (True, "bf16")]
+
+
+def test_trials_of_what_may_not_be_tried_here_say_nothing(toy: ToyTemplate) -> None:
+    known = trials(problem(8192), 40)
+    strangers = [
+        replace(trial, candidate=replace(trial.candidate, template="x")) for trial in known
+    ]
+    assert neighbours.prior(P, [problem(8192)], space(), lambda _: strangers) is None
+    both = neighbours.prior(P, [problem(8192)], space(), lambda _: [*strangers, *known])
+    assert both is not None
+    alone = neighbours.prior(P, [problem(8192)], space(), lambda _: known)
+    assert np.array_equal(both, alone)

@@ -228,3 +228,18 @@ def test_a_proposal_takes_less_than_30_ms() -> None:
         tried.tell(trial, float(weights @ list(trial.params.values())))
     # On average over a whole search, which refits included; a third of that on an idle core.
     assert time.process_time() - began < 100 * 0.03
+
+
+def test_what_is_favoured_is_preferred_up_to_so_many_times_its_merit() -> None:
+    def proposed(by: float) -> dict[str, Any]:
+        tried = study(prior=[value(point) for point in POINTS])
+        tried.optimize(lambda trial: value(suggest(trial)) + 0.1, n_trials=1)
+        slow = [index for index, point in enumerate(POINTS) if point["layout"] == "row"]
+        assert isinstance(tried.sampler, SurrogateSampler)
+        tried.sampler.favour(slow, by)
+        return suggest(tried.ask())
+
+    assert proposed(1.0)["layout"] != "row"
+    assert proposed(1e9)["layout"] == "row"
+    best_of_them = min((p for p in POINTS if p["layout"] == "row"), key=value)
+    assert value(proposed(1e9)) == pytest.approx(value(best_of_them), abs=0.05)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -85,12 +83,6 @@ def _loaded() -> None:
     process.fit(points, points[:, 0])
     process.condition(points, points[:, 0])
     expected_improvement(*process.predict(points), 0.0)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "configs.db") as opened:
-        yield opened
 
 
 def run(

@@ -37,8 +37,8 @@ def tensors(shape: tuple[int, ...]) -> list[torch.Tensor]:
     return [torch.randn(shape, dtype=torch.float16, device="cuda") for _ in range(3)]
 
 
-def tflops(forward: Forward, shape: tuple[int, ...], causal: bool) -> float:
-    """The rate by the median of 100 runs after 25, host time included."""
+def milliseconds(forward: Forward, shape: tuple[int, ...], causal: bool) -> float:
+    """The median of 100 runs after 25, host time included."""
     q, k, v = tensors(shape)
     for _ in range(25):
         forward(q, k, v, causal=causal)
@@ -51,9 +51,7 @@ def tflops(forward: Forward, shape: tuple[int, ...], causal: bool) -> float:
         end.record()
         torch.cuda.synchronize()
         times.append(start.elapsed_time(end))
-    batch, heads, seqlen, headdim = shape
-    flops = 4 * batch * heads * seqlen**2 * headdim / (2 if causal else 1)
-    return flops / statistics.median(times) * 1e-9
+    return statistics.median(times)
 
 
 @pytest.mark.parametrize("shape", HEADLINES, ids=lambda shape: "x".join(map(str, shape)))
@@ -74,11 +72,12 @@ def test_about_as_fast_as_the_package(
 ) -> None:
     # Twice each, in turns: the first one meets a cooler card.
     forwards = (module.custom_attention_forward, tuner.custom_attention_forward) * 2
-    first, second, *others = (tflops(forward, shape, causal) for forward in forwards)
-    of_file, ours = max(first, others[0]), max(second, others[1])
-    print(f"{shape} causal={causal}: {of_file:.0f} TFLOP/s, the package {ours:.0f}")
-    # Triton's own launch takes some 40 µs more, which the shortest of these feels.
-    assert of_file > 0.88 * ours
+    first, second, *others = (milliseconds(forward, shape, causal) for forward in forwards)
+    of_file, ours = min(first, others[0]), min(second, others[1])
+    print(f"{shape} causal={causal}: {of_file:.3f} ms, the package {ours:.3f}")
+    # Triton's own launch keeps the host 40 to 100 µs longer, and the card waits for it: a tenth of
+    # what the shortest of these takes.
+    assert of_file < 1.05 * ours + 0.1
 
 
 def test_any_seqlen_dtype_and_stream(module: ModuleType) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tuner.store import samples, strategies
-from tuner.store import exchange
+from tuner.store import Store, exchange
 from tuner.store.errors import DocumentError, StoreError
 from tuner.store.exchange import export_document, import_document, json_schema, read_document
 from tuner.store.files import write_atomically
@@ -119,7 +119,9 @@ def wrapped(records: str) -> str:
         (wrapped("[]").replace(": 1", ": 2"), "version is 2, but .* reads up to 1; upgrade it"),
         (wrapped("[]").replace(": 1", ": 0"), "version is 0, but must be 1"),
         (wrapped("[]").replace(": 1", ": true"), "version is True, but must be 1"),
-        (wrapped("null"), "records is not there, but must be a list"),
+        (wrapped("null"), "records is None, but must be a list"),
+        (wrapped("{}"), "records is {}, but must be a list"),
+        (wrapped("null").replace(', "records": null', ""), "records is not there, but must be"),
         (wrapped("[1]"), r"records\[0\] is 1, but must be an object"),
         (wrapped("[NaN]"), "holds NaN"),
         (wrapped("[-Infinity]"), "holds -Infinity"),
@@ -127,7 +129,7 @@ def wrapped(records: str) -> str:
         (wrapped('[{"uid": 1, "uid": 2}]'), "has 'uid' twice"),
         (wrapped("[]")[:-1] + ', "x": 1}', "'x' is no part"),
         (wrapped("[" * 100_000 + "]" * 100_000), "nested too deeply"),
-        (wrapped("[" + "1" * 5000 + "]"), "records|not JSON"),
+        (wrapped("[" + "1" * 5000 + "]"), "records|thousands of digits"),
     ],
     ids=lambda value: value[:30],
 )
@@ -210,6 +212,15 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(StoreError, match=r"folder[/\\]records\.json cannot be written"):
         write_atomically(tmp_path / "no folder" / "records.json", "new")
+
+
+def test_a_database_is_not_replaced_by_a_text(tmp_path):
+    with Store.open(tmp_path / "my.db") as store:
+        store.add_record(samples.record())
+    before = (tmp_path / "my.db").read_bytes()
+    with pytest.raises(StoreError, match=r"my\.db is a database, which is not replaced"):
+        write_atomically(tmp_path / "my.db", "{}")
+    assert (tmp_path / "my.db").read_bytes() == before
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")

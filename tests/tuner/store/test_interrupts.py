@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import weakref
 
@@ -8,7 +9,7 @@ import pytest
 
 from tuner.store import database
 from tuner.store.database import Store
-from tuner.store.interrupts import deferring_interrupts
+from tuner.store.interrupts import deferring_interrupts, noting_interrupts
 
 
 class Thing:
@@ -79,3 +80,24 @@ def test_other_threads_and_handlers_are_left_alone():
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, usual)
+
+
+def test_a_ctrl_c_that_was_swallowed_is_noted(capfd):
+    usual = signal.getsignal(signal.SIGINT), sys.unraisablehook
+    with noting_interrupts() as outer:
+        assert not outer()
+        interrupt_in_a_weak_references_callback()
+        with noting_interrupts() as inner:  # it arrived before, but nobody heeded it
+            assert inner()
+        assert outer()
+    with noting_interrupts() as another:
+        assert not another()
+    assert (signal.getsignal(signal.SIGINT), sys.unraisablehook) == usual
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_noted_ctrl_c_takes_effect_as_usual():
+    with noting_interrupts() as interrupted:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert interrupted()

@@ -71,6 +71,7 @@ def test_the_snapshot_hash_is_of_what_stands():
     one, hidden, two = make(1, 1.0), make(2, 2.0), make(3, problem=OTHER)
     layers = Layers([one], [two])
     assert layers.snapshot_hash() == Layers([], [two, hidden, one]).snapshot_hash()
+    assert layers.snapshot_hash() == Layers([two], [one]).snapshot_hash()
     assert layers.snapshot_hash() != Layers([one], []).snapshot_hash()
     assert len(layers.snapshot_hash()) == 16
 

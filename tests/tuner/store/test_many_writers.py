@@ -95,8 +95,10 @@ def test_16_writers_importers_and_searches_at_once_lose_nothing(location, tmp_pa
         assert integrity(location) == [("ok",)]
 
 
+# What takes long to import is there before, so that all of them find no tables.
 CREATE = """
 import sys
+import alembic.command, sqlalchemy.dialects.postgresql.psycopg
 from tests.tuner.store import samples
 from tuner.store.database import Store
 print("ready", flush=True)

@@ -160,6 +160,15 @@ def test_an_old_file_is_not_migrated_by_a_reader(path, become_newer):
     assert path.read_bytes() == before
 
 
+def test_a_file_that_does_not_say_its_schema_is_damaged(path):
+    Store.open(path).close()
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("DELETE FROM tuner_schema")
+    for opening in (Store.open, Store.read_only):
+        with pytest.raises(StoreError, match="is damaged: it does not say which schema it has"):
+            opening(path)
+
+
 def test_a_newer_file_is_refused_untouched(path, become_newer, monkeypatch):
     become_newer()
     Store.open(path).close()

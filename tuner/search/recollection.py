@@ -1,0 +1,25 @@
+"""The trials of earlier searches that still hold."""
+
+from __future__ import annotations
+
+from kernels.attention.problem import Problem
+from tuner.evaluate.executor import Executor
+from tuner.search.candidates import CandidateSet
+from tuner.store import Store
+from tuner.trial import Trial
+
+
+def recalled(
+    problem: Problem, candidates: CandidateSet, executor: Executor, store: Store
+) -> list[Trial]:
+    """What `store` knows of `candidates` on `problem`, by the very kernels and in the very manner
+    that `executor` would measure them."""
+    target = executor.target
+    stored = store.trials(problem=problem, hardware=target.hardware, triton=target.triton)
+    return [
+        trial
+        for trial in stored
+        if trial.origin == executor.origin
+        and trial.candidate in candidates
+        and trial.template_version == executor.template_version(problem, trial.candidate.template)
+    ]
