@@ -55,7 +55,7 @@ _LONG_SEQLEN = 4096
 # Shapes that a process keeps the arithmetic of: it takes up to half a millisecond.
 _REMEMBERED = 1024
 
-_CONSTEXPRS = 14  # of hopper_kernel.attention_forward
+_CONSTEXPRS = 13  # of hopper_kernel.attention_forward
 
 
 class HopperTemplate(Template):
@@ -78,7 +78,6 @@ class HopperTemplate(Template):
             "ping_pong": (False, True),
             "defer_rescale": (False, True),
             "whole_loop": (False, True),
-            "speculate": (False, True),
             "early_halves": (0, 1, 2),
         }
 
@@ -110,11 +109,6 @@ class HopperTemplate(Template):
         needed = headdim // 2 + block_n // 2 + block_n // 4
         if needed > _REGISTERS[consumers][0] - 24:
             return f"acc, s and p alone take {needed} of {_REGISTERS[consumers][0]} registers"
-        if config["speculate"]:
-            if not (config["whole_loop"] and config["defer_rescale"]):
-                return "speculation is part of whole_loop, and defers the rescale"
-            if consumers == 3 and block_n == 128:
-                return "speculation needs more registers than three consumers have"
         if config["early_halves"] == 1 and not config["whole_loop"]:
             return "early_halves 1 is part of whole_loop"
         shared = 2 * headdim * (_ROWS * consumers * q_buffers + 2 * stages * block_n)
@@ -139,7 +133,7 @@ class HopperTemplate(Template):
         whole_loop = problem.headdim == 128 and problem.seqlen >= _LONG_SEQLEN
         return Config(
             BLOCK_N=block_n, consumers=consumers, stages=stages, q_buffers=q_buffers,
-            ping_pong=True, defer_rescale=True, whole_loop=whole_loop, speculate=False,
+            ping_pong=True, defer_rescale=True, whole_loop=whole_loop,
             early_halves=1 if whole_loop else 2,
         )  # fmt: skip
 
@@ -313,7 +307,6 @@ def _arguments(specialization: Specialization, config: Config) -> list[Argument]
         "PING_PONG": config["ping_pong"],
         "DEFER": config["defer_rescale"],
         "WHOLE_LOOP": config["whole_loop"],
-        "SPECULATE": config["speculate"],
         "HALVES": config["early_halves"],
         "CONSUMER_REGISTERS": consumer_registers,
         "PRODUCER_REGISTERS": producer_registers,

@@ -26,18 +26,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from kernels.attention.gluon_compat import aggregate, barrier
 from kernels.attention.hopper_pipeline import matrix, next_stage, produce, start_pipeline
-from kernels.attention.hopper_ptx import (
-    any_in_warp,
-    narrow,
-    pin,
-    reweigh_unless_idle,
-    scale_unless_idle,
-)
+from kernels.attention.hopper_ptx import narrow, pin
 from kernels.attention.hopper_schedule import ROWS, Plan
 from kernels.attention.hopper_softmax import (
+    add_parts,
     as_rows,
-    factor_of,
-    first_parts,
+    half_parts,
     halves,
     hide,
     joined,
@@ -46,7 +40,7 @@ from kernels.attention.hopper_softmax import (
     rescale,
     row_parts,
     row_totals,
-    shift_of,
+    sum_of_halves,
     weigh,
 )
 
@@ -69,13 +63,12 @@ class Result:
     LSE: gl.constexpr
     DEFER: gl.constexpr
     WHOLE_LOOP: gl.constexpr
-    SPECULATE: gl.constexpr
     HALVES: gl.constexpr  # of a block's weights, computed before the matmul ahead is waited for
 
     @gluon.constexpr_function
     def __init__(
         self, out, lse, out_batch, out_head, out_row, scale, coarse, limit, stale,
-        LSE, DEFER, WHOLE_LOOP, SPECULATE, HALVES,
+        LSE, DEFER, WHOLE_LOOP, HALVES,
     ):  # fmt: skip
         self.out = out
         self.lse = lse
@@ -89,7 +82,6 @@ class Result:
         self.LSE = gl.constexpr(LSE)
         self.DEFER = gl.constexpr(DEFER)
         self.WHOLE_LOOP = gl.constexpr(WHOLE_LOOP)
-        self.SPECULATE = gl.constexpr(SPECULATE)
         self.HALVES = gl.constexpr(HALVES)
 
 
@@ -144,7 +136,7 @@ def begin_weights(s, factor, shift, size, HALVES: gl.constexpr):
     elif HALVES == 1:
         left, rest = halves(s)
         early = raised(left, factor, shift)
-        pin(row_parts(early), size)
+        pin(half_parts(early), size)
     else:
         pin(shift, size)
         early = s
@@ -160,8 +152,7 @@ def end_weights(early, rest, factor, shift, HALVES: gl.constexpr):
         fresh = row_parts(early)
     elif HALVES == 1:
         late = raised(rest, factor, shift)
-        fresh = row_parts(early)
-        fresh += gl.convert_layout(row_parts(late), fresh.type.layout)
+        fresh = sum_of_halves(early, late)
         weights = gl.convert_layout(joined(early, late), product_layout(2 * rest.shape[1]))
     else:
         weights = raised(rest, factor, shift)
@@ -258,6 +249,9 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
     instruction caches (in D64 S512 causal, a loop per tile and another per block waited for
     instructions 43 % of the time). With WHOLE_LOOP, blocks of which nothing is hidden nevertheless
     have a loop of their own, with less in it.
+
+    Which code a block passes through depends on what else its program computes, but the result must
+    not, to the last bit: sums and products are fused in the same way everywhere.
     """
     dtype: gl.constexpr = pipe.k_stages.dtype
     unit_count = plan.unit_count()
@@ -332,7 +326,7 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
         halves_here: gl.constexpr = 2 * (result.HALVES // 2)
         weights, rest = begin_weights(s, factor, used, plan.heads, halves_here)
         if halves_here == 2:
-            parts = gl.where(ends, 0.0, parts * as_rows(alpha, parts)) + row_parts(weights)
+            parts = add_parts(gl.where(ends, 0.0, parts), alpha, row_parts(weights))
             pin(parts, plan.heads)
             p = as_operand(weights, HEADDIM, dtype)
         acc = finish_product(acc, v_stage, pipe)
@@ -345,11 +339,9 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
             acc = rescale(acc, alpha, result.DEFER)
         if halves_here == 0:
             weights, fresh = end_weights(weights, rest, factor, used, 0)
-            fresh = gl.convert_layout(fresh, parts.type.layout)
-            parts = gl.where(ends, 0.0, parts * as_rows(alpha, parts)) + fresh
+            parts = add_parts(gl.where(ends, 0.0, parts), alpha, fresh)
             p = as_operand(weights, HEADDIM, dtype)
         if result.WHOLE_LOOP:
-            factor = factor_of(row_max, result.scale, result.coarse, result.limit)
             next_k, next_phase = next_stage(stage, phase, pipe.STAGES)
             for _ in range(plan.whole(left, row)):
                 v_stage = stage
@@ -360,55 +352,21 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
                 s = finish_scores(s, stage, pipe)
                 # Here and not before the matmuls, which would wait for it.
                 next_k, next_phase = next_stage(stage, phase, pipe.STAGES)
-                if result.SPECULATE:
-                    # Exponentials need not wait for the maximum: the old one will nearly always do.
-                    top = gl.max(s, 1)
-                    weights, others = begin_weights(s, factor, shift, plan.heads, result.HALVES)
-                    if result.HALVES < 2:
-                        acc = finish_product(acc, v_stage, pipe)
-                    weights, fresh = end_weights(weights, others, factor, shift, result.HALVES)
-                    fresh = gl.convert_layout(fresh, parts.type.layout)
-                    p16 = narrow(weights, dtype)
-                    grown = gl.where(top > row_max + result.stale, 1, 0)
-                    busy = any_in_warp(grown)
-                    row_max = gl.where(grown != 0, top, row_max)
-                    factor, new_shift = shift_of(row_max, result.scale, result.coarse, result.limit)
-                    alpha = gl.exp2(shift - new_shift)
-                    shift = new_shift
-                    held: gl.constexpr = s.shape[1] // 2
-                    sums, p16 = reweigh_unless_idle(
-                        s, p16, as_rows(factor, s), as_rows(shift, s), as_rows(busy, s), held
-                    )
-                    again = gl.convert_layout(first_parts(sums), fresh.type.layout)
-                    fresh = gl.where(as_rows(busy, parts) != 0, again, fresh)
-                    parts = parts * as_rows(alpha, parts) + fresh
-                    layout: gl.constexpr = gl.DotOperandLayout(0, product_layout(HEADDIM), 2)
-                    if result.HALVES == 2:
-                        pin(parts, plan.heads)
-                        p = gl.convert_layout(p16, layout)
-                        acc = finish_product(acc, v_stage, pipe)
-                    else:
-                        p = gl.convert_layout(p16, layout)
-                    acc = scale_unless_idle(
-                        acc, as_rows(alpha, acc), as_rows(busy, acc), acc.shape[1] // 2
-                    )
-                else:
-                    factor, used, alpha, row_max, shift = measure(
-                        s, row_max, shift, result.scale, result.coarse, result.limit,
-                        result.stale, False, result.DEFER,
-                    )  # fmt: skip
-                    weights, others = begin_weights(s, factor, used, plan.heads, result.HALVES)
-                    if result.HALVES == 2:
-                        parts = parts * as_rows(alpha, parts) + row_parts(weights)
-                        pin(parts, plan.heads)
-                        p = as_operand(weights, HEADDIM, dtype)
-                    acc = finish_product(acc, v_stage, pipe)
-                    acc = rescale(acc, alpha, result.DEFER)
-                    if result.HALVES < 2:
-                        weights, fresh = end_weights(weights, others, factor, used, result.HALVES)
-                        fresh = gl.convert_layout(fresh, parts.type.layout)
-                        parts = parts * as_rows(alpha, parts) + fresh
-                        p = as_operand(weights, HEADDIM, dtype)
+                factor, used, alpha, row_max, shift = measure(
+                    s, row_max, shift, result.scale, result.coarse, result.limit,
+                    result.stale, False, result.DEFER,
+                )  # fmt: skip
+                weights, others = begin_weights(s, factor, used, plan.heads, result.HALVES)
+                if result.HALVES == 2:
+                    parts = add_parts(parts, alpha, row_parts(weights))
+                    pin(parts, plan.heads)
+                    p = as_operand(weights, HEADDIM, dtype)
+                acc = finish_product(acc, v_stage, pipe)
+                acc = rescale(acc, alpha, result.DEFER)
+                if result.HALVES < 2:
+                    weights, fresh = end_weights(weights, others, factor, used, result.HALVES)
+                    parts = add_parts(parts, alpha, fresh)
+                    p = as_operand(weights, HEADDIM, dtype)
             left -= plan.whole(left, row)
             if left == 0:
                 pipe.release(pipe.q_slot(q_stage))
@@ -431,8 +389,7 @@ def attention_forward(
     scale, coarse, limit, stale,
     HEADDIM: gl.constexpr, CAUSAL: gl.constexpr, LSE: gl.constexpr, BLOCK_N: gl.constexpr,
     CONSUMERS: gl.constexpr, STAGES: gl.constexpr, Q_BUFFERS: gl.constexpr,
-    PING_PONG: gl.constexpr, DEFER: gl.constexpr, WHOLE_LOOP: gl.constexpr, SPECULATE: gl.constexpr,
-    HALVES: gl.constexpr,
+    PING_PONG: gl.constexpr, DEFER: gl.constexpr, WHOLE_LOOP: gl.constexpr, HALVES: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """The share of one of `programs` programs.
@@ -447,7 +404,7 @@ def attention_forward(
     )  # fmt: skip
     result = Result(
         out, lse if LSE else out, out_batch, out_head, out_row, scale, coarse, limit, stale,
-        LSE, DEFER, WHOLE_LOOP, SPECULATE, HALVES,
+        LSE, DEFER, WHOLE_LOOP, HALVES,
     )  # fmt: skip
     pipe = start_pipeline(q, k, v, CONSUMERS, STAGES, Q_BUFFERS, PING_PONG)
     if CONSUMERS == 3:

@@ -76,6 +76,18 @@ def narrow(value, dtype: gl.constexpr):
 
 
 @gluon.jit
+def rounded_product(a, b):
+    """a·b in fp32, rounded before it goes into a sum.
+
+    Where LLVM fuses the product of a row's maximum into a difference, the same maximum subtracted
+    from itself is not 0 but a rounding error: alpha is not 1, and nothing is ever deferred.
+    """
+    return gl.inline_asm_elementwise(
+        "mul.rn.f32 $0, $1, $2;", "=f,f,f", [a, b], gl.float32, True, 1
+    )
+
+
+@gluon.jit
 def opaque(scalar):
     """`scalar`, of which the compiler no longer knows that it is the same in every partition.
 
@@ -143,55 +155,3 @@ def scale_unless_idle(acc, alpha, busy, COUNT: gl.constexpr):
     asm: gl.constexpr = _scale_asm(COUNT)
     constraints: gl.constexpr = _scale_constraints(COUNT)
     return gl.inline_asm_elementwise(asm, constraints, [acc, alpha, busy], gl.float32, True, COUNT)
-
-
-@gluon.constexpr_function
-def _reweigh_asm(count, bf16):
-    """Registers: scores, in whose place come the weights' sums (the thread's two rows': in the 0th
-    and the 2nd, after it two zeros); count/2 pairs of weights; factors; shifts; busy."""
-    weights, factors = count, count + count // 2 + count + count // 2
-    shifts, busy = factors + count, factors + 2 * count
-    pack = "bf16x2" if bf16 else "f16x2"
-    body = "".join(f"neg.f32 shift{row}, ${shifts + 2 * row};\n" for row in range(2)) + "".join(
-        f"fma.rn.f32 x, ${e}, ${factors + 2 * (e % 4 // 2)}, shift{e % 4 // 2};\n"
-        f"ex2.approx.ftz.f32 ${e}, x;\n"
-        for e in range(count)
-    )
-    body += "".join(
-        f"cvt.rn.{pack}.f32 ${weights + e // 2}, ${e + 1}, ${e};\n" for e in range(0, count, 2)
-    )
-    for row in range(2):
-        mine = [e for e in range(count) if e % 4 // 2 == row]
-        body += "".join(f"add.f32 ${mine[0]}, ${mine[0]}, ${e};\n" for e in mine[1:])
-        body += f"mov.b32 ${mine[1]}, 0;\n"
-    return (
-        f"{{ .reg .pred idle; .reg .f32 x, shift0, shift1; setp.eq.b32 idle, ${busy}, 0;\n"
-        f"@idle bra.uni DONE;\n{body}DONE: }}"
-    )
-
-
-@gluon.constexpr_function
-def _reweigh_constraints(count):
-    ties = [str(i) for i in range(count + count // 2)]
-    return ",".join(
-        ["=f"] * count + ["=r"] * (count // 2) + ties + ["f"] * (2 * count) + ["r"] * count
-    )
-
-
-@gluon.jit
-def reweigh_unless_idle(s, p, factor, shift, busy, COUNT: gl.constexpr):
-    """Where `busy` is not 0, which it is for whole warps or not at all: instead of p the weights
-    2^(s·factor − shift), and instead of s their sums in the first of every eight columns (each
-    thread its own part of a row). Else s and p as they are, past a branch."""
-    constraints: gl.constexpr = _reweigh_constraints(COUNT)
-    if p.dtype == gl.float16:
-        half: gl.constexpr = _reweigh_asm(COUNT, False)
-        s, p = gl.inline_asm_elementwise(
-            half, constraints, [s, p, factor, shift, busy], (gl.float32, gl.float16), False, COUNT
-        )
-    else:
-        brain: gl.constexpr = _reweigh_asm(COUNT, True)
-        s, p = gl.inline_asm_elementwise(
-            brain, constraints, [s, p, factor, shift, busy], (gl.float32, gl.bfloat16), False, COUNT
-        )
-    return s, p

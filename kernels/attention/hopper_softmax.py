@@ -8,7 +8,13 @@ threads share a row) until `row_totals`.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from kernels.attention.hopper_ptx import any_in_warp, hide_from, opaque, scale_unless_idle
+from kernels.attention.hopper_ptx import (
+    any_in_warp,
+    hide_from,
+    opaque,
+    rounded_product,
+    scale_unless_idle,
+)
 from kernels.attention.hopper_schedule import ROWS
 
 LANES = gl.constexpr(4)  # that share a row
@@ -28,12 +34,6 @@ def hide(s, first_key, row, plan):
 
 
 @gluon.jit
-def row_parts(p):
-    """Each thread's own part of the row sums of p, (64, 4)."""
-    return gl.sum(gl.sum(p.reshape([ROWS, p.shape[1] // 8, LANES, 2]), 3), 1)
-
-
-@gluon.jit
 def halves(p):
     """The left and the right half of the columns; moves no data."""
     columns: gl.constexpr = p.shape[1]
@@ -48,15 +48,30 @@ def joined(left, right):
 
 
 @gluon.jit
-def first_parts(p):
-    """`row_parts` of the first eight columns alone."""
-    columns: gl.constexpr = p.shape[1]
-    if columns == 8:
-        parts = gl.sum(p.reshape([ROWS, LANES, 2]), 2)
-    else:
-        first, _ = halves(p)
-        parts = first_parts(first)
-    return parts
+def half_parts(p):
+    """Each thread's own part of the row sums of p, (64, 4)."""
+    return gl.sum(gl.sum(p.reshape([ROWS, p.shape[1] // 8, LANES, 2]), 3), 1)
+
+
+@gluon.jit
+def sum_of_halves(left, right):
+    """Each thread's own part of the row sums of what `halves` took apart."""
+    parts = half_parts(left)
+    return parts + gl.convert_layout(half_parts(right), parts.type.layout)
+
+
+@gluon.jit
+def row_parts(p):
+    """Each thread's own part of the row sums of p, (64, 4)."""
+    left, right = halves(p)
+    return sum_of_halves(left, right)
+
+
+@gluon.jit
+def add_parts(parts, alpha, fresh):
+    """parts·alpha + fresh."""
+    fresh = gl.convert_layout(fresh, parts.type.layout)
+    return gl.fma(parts, as_rows(alpha, parts), fresh)
 
 
 @gluon.jit
@@ -74,18 +89,13 @@ def as_rows(vector, like):
 
 
 @gluon.jit
-def factor_of(row_max, scale, coarse, limit):
-    return gl.where(gl.abs(row_max) < limit, scale, coarse)
-
-
-@gluon.jit
 def shift_of(row_max, scale, coarse, limit):
     """What a row's scores are multiplied by, and what is subtracted from them then.
 
     Beyond `limit` the factor is the next power of two, so that the shift is exact.
     """
     factor = gl.where(gl.abs(row_max) < limit, scale, coarse)
-    return factor, row_max * factor
+    return factor, rounded_product(row_max, factor)
 
 
 @gluon.jit
@@ -110,7 +120,7 @@ def measure(s, row_max, shift, scale, coarse, limit, stale,
 @gluon.jit
 def raised(s, factor, shift):
     """The weights of scores s, of a block or of a part of its columns."""
-    return gl.exp2(s * as_rows(factor, s) - as_rows(shift, s))
+    return gl.exp2(gl.fma(s, as_rows(factor, s), -as_rows(shift, s)))
 
 
 @gluon.jit

@@ -60,24 +60,13 @@ def test_every_rejection_has_a_reason(changes, reason):
     assert reason in (TEMPLATE.reject(CAUSAL, Config(GOOD, **changes), 90) or "")
 
 
-def test_speculation_needs_a_loop_of_its_own_and_registers():
-    for changes in (
-        {"whole_loop": False, "speculate": True},
-        {"BLOCK_N": 128, "consumers": 3, "whole_loop": True, "speculate": True},
-    ):
-        config = Config(TEMPLATE.default(Problem.on_grid(64, 4096, True), 90), **changes)
-        reason = TEMPLATE.reject(Specialization(64, True, "fp16"), config, 90) or ""
-        assert reason.startswith("speculation ")
-
-
 def test_halves_need_a_loop_of_their_own():
     config = Config(GOOD, whole_loop=False, early_halves=1)
     assert TEMPLATE.reject(CAUSAL, config, 90) == "early_halves 1 is part of whole_loop"
 
 
 def test_no_more_hardware_barriers_than_there_are():
-    changes = {"whole_loop": False, "speculate": False, "early_halves": 2}
-    config = Config(GOOD, BLOCK_N=64, consumers=3, stages=4, **changes)
+    config = Config(GOOD, BLOCK_N=64, consumers=3, stages=4, whole_loop=False, early_halves=2)
     reason = TEMPLATE.reject(Specialization(64, True, "fp16"), config, 90) or ""
     assert reason == "13 barriers and Triton's 4 exceed 16"
 
