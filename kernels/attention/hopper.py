@@ -48,9 +48,9 @@ _OVERHEAD = 0.6
 # From here on a tile of 192 rows beats one of 128 at headdim 64: fewer hide less of a mask.
 _TALL_SEQLEN = 2048
 
-# From here on a loop of its own for blocks without a mask pays, at headdim 128: the code of two
-# loops no longer fits the instruction caches, which short sequences feel.
-_LONG_SEQLEN = 4096
+# From here on a loop of its own for blocks without a mask pays under a causal mask: in a short
+# sequence few blocks have none, and the code of two loops no longer fits the instruction caches.
+_LONG_SEQLEN = 2048
 
 # Shapes that a process keeps the arithmetic of: it takes up to half a millisecond.
 _REMEMBERED = 1024
@@ -109,7 +109,15 @@ class HopperTemplate(Template):
         needed = headdim // 2 + block_n // 2 + block_n // 4
         if needed > _REGISTERS[consumers][0] - 24:
             return f"acc, s and p alone take {needed} of {_REGISTERS[consumers][0]} registers"
-        if config["early_halves"] == 1 and not config["whole_loop"]:
+        early_halves = int(config["early_halves"])
+        if config["whole_loop"]:
+            if headdim == 256 and not specialization.causal:
+                return "two loops spill registers at headdim 256 without a mask"
+            if block_n == 128 and consumers == 3 and early_halves > (not specialization.causal):
+                return (
+                    f"two loops over blocks of 128 keys spill {_REGISTERS[consumers][0]} registers"
+                )
+        elif early_halves == 1:
             return "early_halves 1 is part of whole_loop"
         shared = 2 * headdim * (_ROWS * consumers * q_buffers + 2 * stages * block_n)
         shared += _SCRATCH * consumers + _BARRIERS
@@ -130,11 +138,13 @@ class HopperTemplate(Template):
         }[problem.headdim]  # fmt: skip
         if problem.headdim == 64 and problem.seqlen < _TALL_SEQLEN:
             consumers, stages = 2, 4
-        whole_loop = problem.headdim == 128 and problem.seqlen >= _LONG_SEQLEN
+        whole_loop = problem.headdim < 256 and (
+            not problem.causal or problem.seqlen >= _LONG_SEQLEN
+        )
         return Config(
             BLOCK_N=block_n, consumers=consumers, stages=stages, q_buffers=q_buffers,
             ping_pong=True, defer_rescale=True, whole_loop=whole_loop,
-            early_halves=1 if whole_loop else 2,
+            early_halves=1 if whole_loop and consumers == 2 else 0,
         )  # fmt: skip
 
     def compile(self, specialization: Specialization, config: Config, capability: int) -> Binary:
