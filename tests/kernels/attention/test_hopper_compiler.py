@@ -94,6 +94,18 @@ def test_the_wait_for_the_product_may_be_anywhere_in_the_softmax(headdim, change
 
 
 @pytest.mark.parametrize("headdim", HEADDIMS)
+def test_an_unchanged_maximum_scales_by_exactly_one(headdim):
+    """alpha is 2^(difference of two rounded shifts) in every loop: no product is fused into it."""
+    binary = compiled(headdim)
+    ptx, config = binary.kernel.asm["ptx"], binary.config
+    differences = set(re.findall(r"sub\.(?:rn\.)?f32\s+(%\w+),", ptx))
+    powers = re.findall(r"ex2\.approx\.ftz\.f32\s+%\w+,\s*(%\w+)", ptx)
+    loops = 2 if config["whole_loop"] else 1
+    rows = 2  # of a thread
+    assert len([x for x in powers if x in differences]) == rows * loops * config["consumers"]
+
+
+@pytest.mark.parametrize("headdim", HEADDIMS)
 def test_our_hardware_barriers_are_not_tritons(headdim):
     binary = compiled(headdim)
     ptx, config = binary.kernel.asm["ptx"], binary.config
