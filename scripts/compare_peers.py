@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -87,9 +87,11 @@ def text(report: Report) -> list[str]:
         f"{on.gpu_name} ({on.hardware}), Triton {on.triton}, torch {on.torch}, driver {on.driver}, "
         f"{report.measured_at}",
         "",
-        *table(report, lambda lap: f"{lap.tflops:.0f} ± {lap.tflops * lap.spread / 2:.0f}"),
+        *table(
+            report, in_rounds, lambda lap: f"{lap.tflops:.0f} ± {lap.tflops * lap.spread / 2:.0f}"
+        ),
     ]
-    ratios = [ratio for row in report.rows if (ratio := to_best(row)) is not None]
+    ratios = [ratio for row in report.rows if (ratio := to_best(row, in_rounds)) is not None]
     if len(ratios) > 1:
         lines += [
             "",
@@ -97,13 +99,22 @@ def text(report: Report) -> list[str]:
             f"geometric mean, {min(ratios):.3f} to {max(ratios):.3f}.",
         ]
     if all(row.rounds[OURS].sustained_tflops is not None for row in report.rows):
-        lines += ["", "Sustained:", "", *table(report, lambda lap: f"{lap.sustained_tflops:.0f}")]
+        cells = table(report, sustained, lambda lap: f"{sustained(lap):.0f}")
+        lines += ["", "Sustained:", "", *cells]
     lines += [f"{row.problem}: no {peer}: {why}" for row in report.rows
               for peer, why in row.absent.items()]  # fmt: skip
     return lines
 
 
-def table(report: Report, cell: Any) -> list[str]:
+def in_rounds(lap: Lap) -> float:
+    return lap.tflops
+
+
+def sustained(lap: Lap) -> float:
+    return lap.sustained_tflops or 0.0
+
+
+def table(report: Report, rate: Callable[[Lap], float], cell: Callable[[Lap], str]) -> list[str]:
     peers = sorted({name for row in report.rows for name in row.rounds if name != OURS})
     lines = [
         f"| problem | ours | {' | '.join(peers)} | ours / best | SM MHz | W | harness | max diff |",
@@ -112,7 +123,7 @@ def table(report: Report, cell: Any) -> list[str]:
     for row in report.rows:
         laps: Mapping[str, Lap] = row.rounds
         cells = [cell(laps[name]) if name in laps else "–" for name in (OURS, *peers)]
-        ratio = to_best(row)
+        ratio = to_best(row, rate)
         lines.append(
             f"| {row.problem} | {' | '.join(cells)} | {'–' if ratio is None else f'{ratio:.2f}'} "
             f"| {row.sm_clock_mhz} | {row.power_w} | {row.tflops:.0f} | {row.max_diff:.1e} |"
@@ -120,10 +131,10 @@ def table(report: Report, cell: Any) -> list[str]:
     return lines
 
 
-def to_best(row: Row) -> float | None:
-    """Our rate over that of the best peer, in rounds."""
-    peers = [lap.tflops for name, lap in row.rounds.items() if name != OURS]
-    return row.rounds[OURS].tflops / max(peers) if peers else None
+def to_best(row: Row, rate: Callable[[Lap], float]) -> float | None:
+    """Our rate over that of the best peer."""
+    peers = [rate(lap) for name, lap in row.rounds.items() if name != OURS]
+    return rate(row.rounds[OURS]) / max(peers) if peers else None
 
 
 if __name__ == "__main__":

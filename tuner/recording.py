@@ -39,12 +39,17 @@ def record_spaces(
     for problem in problems:
         (record,) = driver.search([problem], executor, store, [], settings, observer)
         if record is not None:
-            written += _write(problem, record, executor, store, folder)
+            written += _write(problem, record, executor, store, folder, templates)
     return written
 
 
 def _write(
-    problem: Problem, record: Record, executor: Executor, store: Store, folder: Path
+    problem: Problem,
+    record: Record,
+    executor: Executor,
+    store: Store,
+    folder: Path,
+    templates: Sequence[str] | None,
 ) -> list[Path]:
     target = executor.target
     trials = [
@@ -65,6 +70,8 @@ def _write(
     )
     paths = []
     for template in dict.fromkeys(trial.candidate.template for trial in trials):
+        if templates is not None and template not in templates:
+            continue  # an earlier search's, which are hardly all
         # A driver or torch that was upgraded midway leaves trials of both: the later ones count.
         of_template = [
             trial

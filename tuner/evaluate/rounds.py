@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from tuner.evaluate.stopwatch import Launch, Stopwatch
-from tuner.evaluate.timing import launches_per_sample, rotated
+from tuner.evaluate.timing import balanced, launches_per_sample
 
 # Longer than in a first timing, since a few per cent are at stake.
 SAMPLE_MS = 15.0
@@ -45,7 +45,7 @@ def interleave(
     announce: Callable[[str], object] = lambda _: None,
     settled: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Append one sample per round to every lane, each round in a rotated order. Rounds at an odd
+    """Append one sample per round to every lane, each round in another order. Rounds at an odd
     clock are taken again.
 
     Args:
@@ -68,7 +68,7 @@ def interleave(
     def sample(index: int) -> float | None:
         """Run a round in place of its number; the SM clock meanwhile."""
         first = sensor.readings
-        for position in rotated(len(lanes), index):
+        for position in balanced(len(lanes), index):
             lane = lanes[position]
             announce(lane.name)
             ms = stopwatch(lane.launch, lane.launches)

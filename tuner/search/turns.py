@@ -59,7 +59,7 @@ class Turns:
         wanted = self._options.wanted(len(candidates.feasible))
         hardware, triton = self._executor.target.hardware, self._executor.target.triton
         own = standing(self._store.records()).get((problem, hardware.key, triton))
-        if reason := self._needless(problem, own, wanted):
+        if reason := self._needless(problem, own, candidates, wanted):
             return Skip(reason, own)
         refusal = self._executor.refuse(problem)
         if refusal is None and not candidates.feasible:
@@ -94,7 +94,9 @@ class Turns:
             return []
         return [candidates.feasible[place] for place in np.argsort(prior, kind="stable")]
 
-    def _needless(self, problem: Problem, own: Record | None, wanted: int) -> str | None:
+    def _needless(
+        self, problem: Problem, own: Record | None, candidates: CandidateSet, wanted: int
+    ) -> str | None:
         """Why `problem` need not be searched; None if it must."""
         executor, options = self._executor, self._options
         if own is None or options.force:
@@ -112,7 +114,11 @@ class Turns:
                 triton=executor.target.triton,
             )
             versions = {name: executor.template_version(problem, name) for name in registry.names()}
-            tried = sum(t.template_version == versions.get(t.candidate.template) for t in known)
+            tried = sum(
+                trial.candidate in candidates
+                and trial.template_version == versions[trial.candidate.template]
+                for trial in known
+            )
             if tried < wanted:
                 return None
         return f"has a fresh record of {own.measured_at[:10]}; --force searches again"

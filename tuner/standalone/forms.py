@@ -59,6 +59,7 @@ _HOPPER = Form(
     config="Hopper",
     parameters=(
         "BLOCK_N", "consumers", "stages", "q_buffers", "ping_pong", "defer_rescale", "whole_loop",
+        "early_halves",
     ),
     kernel=KERNEL,
     jit="gluon.jit",

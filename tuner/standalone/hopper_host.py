@@ -31,6 +31,7 @@ class Hopper(NamedTuple):
     ping_pong: bool
     defer_rescale: bool
     whole_loop: bool
+    early_halves: int
 
     def launch(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, causal: bool, scale: float
@@ -66,6 +67,7 @@ class Hopper(NamedTuple):
             PING_PONG=self.ping_pong,
             DEFER=self.defer_rescale,
             WHOLE_LOOP=self.whole_loop,
+            HALVES=self.early_halves,
             CONSUMER_REGISTERS=consumer_registers,
             PRODUCER_REGISTERS=producer_registers,
             num_warps=4,  # of the first consumer; Triton adds those of the others

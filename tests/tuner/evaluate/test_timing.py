@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise, permutations
 
 import pytest
 
@@ -88,10 +90,16 @@ def test_the_best_is_pruned_by_noise_at_most_once_in_a_hundred() -> None:
     assert pruned <= 5
 
 
-def test_everyone_goes_first_equally_often() -> None:
-    orders = [timing.rotated(3, index) for index in range(6)]
-    assert [order[0] for order in orders] == [0, 1, 2, 0, 1, 2]
-    assert all(sorted(order) == [0, 1, 2] for order in orders)
+@pytest.mark.parametrize("count", range(1, 9))
+def test_everyone_goes_first_and_follows_everyone_equally_often(count: int) -> None:
+    rounds = [timing.balanced(count, index) for index in range(count * (1 + count % 2))]
+    assert all(sorted(order) == list(range(count)) for order in rounds)
+    firsts = Counter(order[0] for order in rounds)
+    assert set(firsts.values()) == {1 + count % 2}
+    assert len(firsts) == count
+    follows = Counter(pair for order in rounds for pair in pairwise(order))
+    assert set(follows) == set(permutations(range(count), 2))
+    assert len(set(follows.values())) <= 1
 
 
 def test_rounds_are_interleaved() -> None:
@@ -110,7 +118,7 @@ def test_rounds_are_interleaved() -> None:
         lane.prepare(Stopwatch())
     ran.clear()
     interleave(lanes, 3, Stopwatch(), announced.append)
-    assert ran == announced == [*"abc", *"abc", *"bca", *"cab"]  # a warm-up comes first
+    assert ran == announced == [*"abc", *"acb", *"cab", *"cba"]  # a warm-up comes first
     assert all(lane.samples_ms == [15.0] * 3 for lane in lanes)
     interleave([], 3, Stopwatch())
 

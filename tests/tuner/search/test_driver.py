@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kernels.attention import registry
 from kernels.attention.config import Config
 from kernels.attention.problem import Problem
 from tuner.evaluate.executor import Compilation
@@ -47,6 +48,20 @@ def test_the_default_search_gets_close(executor: ToyExecutor, store: Store) -> N
     assert latency(P, found.candidate.config) <= 1.03 * latency(P, BEST.config)
     assert executor.evaluated[0] == DEFAULT
     assert len(store.trials()) == 60
+
+
+def test_trials_of_a_template_that_is_not_searched_do_not_count(
+    executor: ToyExecutor, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(executor, store, trials=20)
+    portable = registry.get("portable")
+    other = Candidate("portable", portable.default(P, 90))
+    trial = store.trials()[0]
+    store.add_trial(replace(trial, candidate=other, template_version=portable.version))
+    monkeypatch.setattr(registry, "names", lambda: ("portable", "toy"))
+    (_, events) = run(executor, store, trials=21, templates=("toy",))
+    assert [type(event) for event in events][0] == ProblemStarted
+    assert len([event for event in events if isinstance(event, TrialEnded)]) == 1
 
 
 def test_the_same_command_again_runs_nothing(executor: ToyExecutor, store: Store) -> None:
