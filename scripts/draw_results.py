@@ -141,7 +141,6 @@ def draw(records: Sequence[Record], output: Path) -> None:
     for row, causal in enumerate((True, False)):
         for column, headdim in enumerate(HEADDIMS):
             panel(axes[row][column], records, headdim, causal)
-    axes[0][0].legend(frameon=False, loc="upper left", fontsize=8)
     for axis in axes[1]:
         axis.set_xlabel("seqlen (16384 tokens, hidden size 2048)")
     for axis in axes[:, 0]:
@@ -151,7 +150,9 @@ def draw(records: Sequence[Record], output: Path) -> None:
         f"Attention forward, {records[0].problem.dtype}, {target.gpu_name}, "
         f"Triton {target.triton}, torch {target.torch}"
     )
-    figure.tight_layout()
+    shown = axes[0][0].get_legend_handles_labels()
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
+    figure.legend(*shown, frameon=False, loc="lower center", ncols=len(shown[0]), fontsize=8)
     figure.savefig(output, metadata={"Date": None} if output.suffix == ".svg" else None)
 
 
