@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention.problem import DTYPES, Problem
 from tuner.bench import HEADLINE, OURS, Lap, Report, Row, bench
+from tuner.device import has_gpu
 from tuner.evaluate.inputs import Inputs
 from tuner.evaluate.stopwatch import Launch
 from tuner.search.plan import plan
@@ -42,6 +43,8 @@ def main(words: Sequence[str] | None = None) -> int:
     dtypes = options.dtype.split(",")
     if not set(dtypes) <= set(DTYPES):
         parser.error(f"--dtype is {options.dtype}, but must be some of {', '.join(DTYPES)}")
+    if not has_gpu():
+        parser.error("this measures, but there is no NVIDIA GPU here")
     report = bench(
         problems=plan(dtypes=dtypes) if options.grid else headline(dtypes),
         rounds=options.rounds,

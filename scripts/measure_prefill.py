@@ -27,8 +27,12 @@ import tuner  # isort: skip  (before transformers, which may import another `ker
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.utils import is_flash_attn_2_available
+
+try:
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.utils import is_flash_attn_2_available
+except ModuleNotFoundError:
+    sys.exit("this needs Hugging Face's transformers: pip install '.[huggingface]'")
 
 from tuner import huggingface
 

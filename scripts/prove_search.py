@@ -41,6 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention.problem import Problem
 from tuner.cli.options import seconds as seconds_of
+from tuner.device import has_gpu
 from tuner.evaluate.executor import Executor, Race
 from tuner.evaluate.wire import candidate_from_json, candidate_to_json
 from tuner.search.driver import search
@@ -302,6 +303,13 @@ def main() -> None:
     budget_s = seconds_of("--budget", arguments.budget)
     assert budget_s is not None
     end = time.monotonic() + budget_s
+
+    if shapes := set(arguments.shapes.split(",")) - set(map(str, HEADLINES)):
+        parser.error(
+            f"--shapes has {min(shapes)!r}, but must be some of {', '.join(map(str, HEADLINES))}"
+        )
+    if not has_gpu():
+        parser.error("this measures, but there is no NVIDIA GPU here")
 
     from tuner.evaluate.local import LocalExecutor
 

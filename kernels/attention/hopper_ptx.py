@@ -13,7 +13,7 @@ def named_barrier_wait(barrier, THREADS: gl.constexpr):
     """Wait until THREADS threads, this warpgroup's included, have come to a hardware barrier.
 
     Gluon's own barriers span one partition; two partitions meet only here. Triton uses the barriers
-    from 0 upwards, one per partition and two of its own.
+    from 0 upwards, one more than there are consumers.
     """
     gl.inline_asm_elementwise(
         "bar.sync $1, $2; mov.b32 $0, 0;", "=r,r,r", [barrier, THREADS], gl.int32, False, 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from importlib.util import find_spec
 from itertools import islice
@@ -17,6 +18,9 @@ from tuner.cli.options import Causal, Dtype, Hdim, Jobs, Json, Template
 if TYPE_CHECKING:
     from kernels.attention.problem import Specialization
     from tuner.evaluate.executor import Compilation
+
+
+_HEADER = ("problem", "registers", "spills", "shared memory", "blocks/SM", "config")
 
 
 def compile_space(
@@ -39,7 +43,10 @@ def compile_space(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compile every feasible config for a target, without a GPU, and say what each uses."""
+    """Compile every feasible config for a target, without a GPU, and say what each uses.
+
+    A config takes some seconds on a core, a headdim has hundreds: --limit takes the first of each.
+    """
     from kernels.attention import capability
     from kernels.attention.problem import HEADDIMS, Specialization
 
@@ -79,9 +86,10 @@ def compile_space(
             raise CommandError(f"no template has a config for what was asked on sm_{sm} ({why})")
         for refusal in refusals:
             warn(f"sm_{sm}: {refusal}")
-        rows: list[tuple[str, ...]] = [
-            ("problem", "registers", "spills", "shared memory", "blocks/SM", "config")
-        ]
+        if not as_json:
+            out = console()
+            print_line(out, f"Compiled for sm_{sm}")
+            print_line(out, _line(_HEADER))
         counts: Counter[str] = Counter()
         with Progress(console=error_console(), transient=True, disable=as_json) as progress:
             for specialization, future in progress.track(pending, description="compiling"):
@@ -91,17 +99,20 @@ def compile_space(
                 if as_json:
                     print(json.dumps(form), flush=True)
                 else:
-                    rows.append(_row(specialization, compiled, form["blocks_per_sm"]))
+                    row = _row(specialization, compiled, form["blocks_per_sm"])
+                    print_line(out, _line(row))
+                    sys.stdout.flush()
     finally:
         farm.close()
     if not as_json:
-        out = console()
-        widths = [max(map(len, column)) for column in list(zip(*rows))[:-1]]
-        print_line(out, f"Compiled for sm_{sm}")
-        for problem, *figures, config in rows:
-            cells = [f"{cell:>{width}}" for cell, width in zip(figures, widths[1:])]
-            print_line(out, "  ".join([f"{problem:<{widths[0]}}", *cells, config]))
         out.print(", ".join(f"{n} {outcome}" for outcome, n in counts.most_common()))
+
+
+def _line(row: tuple[str, ...]) -> str:
+    """A row of the table, whose columns are as wide as what there can be: rows come one by one."""
+    problem, *figures, config = row
+    cells = [f"{cell:>{len(title)}}" for cell, title in zip(figures, _HEADER[1:])]
+    return "  ".join([f"{problem:<{len('D256 causal bf16')}}", *cells, config])
 
 
 def _form(specialization: Specialization, compiled: Compilation, sm: int) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,6 +25,10 @@ from tuner.cli.options import (
     Spaces,
     Template,
 )
+
+if TYPE_CHECKING:
+    from kernels.attention.problem import Problem
+    from tuner.evaluate.executor import Executor
 
 # Numpy's and scipy's matrix libraries read these when they load. The sampler's matrices are small,
 # and the cores are the compilers': with a thread on each of two cores a proposal took 100 ms, with
@@ -134,8 +139,10 @@ def search(
         served = [problem for problem in problems if opened.refuse(problem) is None]
         if not served:
             refusal = opened.refuse(problems[0]) or "nothing to search"
-            advice = "; there is no GPU here to measure it" if not has_gpu() else ""
+            unmeasured = "was not recorded" in refusal and not has_gpu()
+            advice = "; there is no GPU here to measure it" if unmeasured else ""
             raise CommandError(f"{refusal}{advice}")
+        left_out = len(problems) - len(served)
         if asked.seqlens is None:
             problems = served  # nobody named what is refused: the rest of the grid will do
         if budget_s is not None:
@@ -145,6 +152,10 @@ def search(
             if opened.origin == "cuda" and (why := conflict(layers.store, objective)):
                 raise CommandError(f"{why}: give another --db")
             watch.say(opened.announce())
+            if asked.seqlens is None and left_out:
+                watch.say(f"Left out: {left_out} problems that {_cannot(opened)}.")
+            for name, count in _untried(opened, served).items():
+                watch.say(f"Without {name} in {count} of {len(served)}, where it was not recorded.")
             if missed is not None:
                 problems = missed.plan(served, layers.standing())
                 watch.say(missed.summary(problems))
@@ -170,3 +181,25 @@ def search(
                 )
     if problems and not records:
         raise CommandError(watch.refusal or "no candidate succeeded, so nothing was recorded")
+
+
+def _cannot(executor: Executor) -> str:
+    return "were not recorded" if executor.origin == "replay" else "no template serves here"
+
+
+def _untried(executor: Executor, problems: Sequence[Problem]) -> dict[str, int]:
+    """How many of `problems` a replay has no recording of a template for that would serve them."""
+    from kernels.attention import registry
+
+    if executor.origin != "replay":
+        return {}
+    capability = executor.target.hardware.capability
+    counts = {
+        name: sum(
+            registry.get(name).supports(problem.specialization, capability) is None
+            and not executor.template_version(problem, name)
+            for problem in problems
+        )
+        for name in registry.names()
+    }
+    return {name: count for name, count in counts.items() if count}

@@ -94,6 +94,13 @@ class ReplayExecutor(Executor):
     def refuse(self, problem: Problem) -> str | None:
         if problem in self._spaces:
             return None
+        capability = self.target.hardware.capability
+        reasons = {
+            registry.get(name).supports(problem.specialization, capability)
+            for name in registry.names()
+        }
+        if None not in reasons:
+            return "; ".join(sorted(reason for reason in reasons if reason))
         names = [str(known) for known in self.problems[:_NAMED]]
         more = len(self._spaces) - len(names)
         if more:

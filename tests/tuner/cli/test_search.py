@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -122,6 +123,27 @@ def test_the_shipped_spaces(tuner: Run) -> None:
     assert "D128 S8192 causal" in said.out
     again = tuner("search", *words, "--trials", "15")
     assert "fresh record" in again.err
+
+
+def test_what_a_replay_lacks_is_said(tuner: Run) -> None:
+    words = ("search", "--backend", "replay", "--hdim", "128")
+    said = tuner(*words, "--trials", "2")
+    assert said.status == 0, said.err
+    left, replayed = (
+        int(found[1])
+        for pattern in (r"Left out: (\d+) problems that were not recorded\.", r"\[1/(\d+)\]")
+        if (found := re.search(pattern, said.err))
+    )
+    assert left + replayed == 12
+    assert re.search(rf"Without hopper in \d of {replayed}, where it was not recorded\.", said.err)
+    assert "Left out" not in tuner(*words, "--seqlen", "8192", "--causal", "--trials", "2").err
+
+
+def test_a_headdim_of_no_template_is_not_called_unrecorded(tuner: Run) -> None:
+    said = tuner("search", "--backend", "replay", "--hdim", "96")
+    assert said.status == 2
+    assert "headdim is 96, but must be one of (64, 128, 256)" in said.err
+    assert "recorded" not in said.err
 
 
 def test_latency_wants_a_database_and_a_card_of_its_own(tuner: Run, tmp_path: Path) -> None:

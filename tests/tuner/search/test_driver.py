@@ -60,7 +60,7 @@ def test_trials_of_a_template_that_is_not_searched_do_not_count(
     store.add_trial(replace(trial, candidate=other, template_version=portable.version))
     monkeypatch.setattr(registry, "names", lambda: ("portable", "toy"))
     (_, events) = run(executor, store, trials=21, templates=("toy",))
-    assert [type(event) for event in events][0] == ProblemStarted
+    assert isinstance(events[0], ProblemStarted)
     assert len([event for event in events if isinstance(event, TrialEnded)]) == 1
 
 
