@@ -1,5 +1,4 @@
-"""Attention forward for Hopper in Gluon, Triton's dialect in which layouts, barriers and copies are
-the programmer's.
+"""Attention forward for Hopper in Gluon, whose layouts, barriers and copies are the programmer's.
 
 The algorithm is that of portable_kernel.py: online softmax in base 2 with deferred rescale. What is
 different is who does what when. A program is a producer warp (hopper_pipeline.py) and two or three
@@ -16,33 +15,20 @@ one's softmax meets another's matmuls. Blocks go from the diagonal leftwards, fi
 something is masked. The last p·v of a tile overlaps with the first scores of the next.
 """
 
-from triton.experimental import gluon
+from triton.experimental import gluon  # noqa: I001  (names side by side, below)
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
-    mbarrier,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+    mbarrier, warpgroup_mma, warpgroup_mma_wait,
+)  # fmt: skip
 
 from kernels.attention.gluon_compat import aggregate, barrier
 from kernels.attention.hopper_pipeline import matrix, next_stage, produce, start_pipeline
 from kernels.attention.hopper_ptx import narrow, pin
 from kernels.attention.hopper_schedule import ROWS, Plan
 from kernels.attention.hopper_softmax import (
-    add_parts,
-    as_rows,
-    half_parts,
-    halves,
-    hide,
-    joined,
-    measure,
-    raised,
-    rescale,
-    row_parts,
-    row_totals,
-    sum_of_halves,
-    weigh,
-)
+    add_parts, as_rows, half_parts, halves, hide, joined, measure, raised, rescale, row_parts,
+    row_totals, sum_of_halves, weigh,
+)  # fmt: skip
 
 LN_2 = gl.constexpr(0.6931471805599453)
 
@@ -245,13 +231,10 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
     """One warpgroup: 64 rows of each tile.
 
     One loop over the blocks of all tiles, so that a tile's last p·v overlaps with the first scores
-    of the next one, and because every consumer has code of its own, which has to fit the
-    instruction caches (in D64 S512 causal, a loop per tile and another per block waited for
-    instructions 43 % of the time). With WHOLE_LOOP, blocks of which nothing is hidden nevertheless
-    have a loop of their own, with less in it.
-
-    Which code a block passes through depends on what else its program computes, but the result must
-    not, to the last bit: sums and products are fused in the same way everywhere.
+    of the next one, and because every consumer's code has to fit the instruction caches. With
+    WHOLE_LOOP, blocks of which nothing is hidden nevertheless have a loop of their own. Which one a
+    block passes through depends on what else its program computes; the result must not, to the last
+    bit: sums and products are fused in the same way everywhere.
     """
     dtype: gl.constexpr = pipe.k_stages.dtype
     unit_count = plan.unit_count()
@@ -276,10 +259,8 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
     s = hide(s, left * plan.BLOCK_N, row, plan)
     row_max = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, s.type.layout))
     shift = row_max
-    weights, alpha, row_max, shift = weigh(
-        s, row_max, shift, result.scale, result.coarse, result.limit, result.stale,
-        True, result.DEFER,
-    )  # fmt: skip
+    weights, alpha, row_max, shift = weigh(s, row_max, shift, result.scale, result.coarse,
+        result.limit, result.stale, True, result.DEFER)  # fmt: skip
     parts = row_parts(weights)
     acc = nothing(HEADDIM)
     p = as_operand(weights, HEADDIM, dtype)
@@ -318,10 +299,8 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
         done_parts = parts
         row_max = gl.where(ends, float("-inf"), row_max)
         shift = gl.where(ends, float("-inf"), shift)
-        factor, used, alpha, row_max, shift = measure(
-            s, row_max, shift, result.scale, result.coarse, result.limit, result.stale,
-            True, result.DEFER,
-        )  # fmt: skip
+        factor, used, alpha, row_max, shift = measure(s, row_max, shift, result.scale,
+            result.coarse, result.limit, result.stale, True, result.DEFER)  # fmt: skip
         # One half before a tile's end and one after it would need registers for both.
         halves_here: gl.constexpr = 2 * (result.HALVES // 2)
         weights, rest = begin_weights(s, factor, used, plan.heads, halves_here)
@@ -352,10 +331,8 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
                 s = finish_scores(s, stage, pipe)
                 # Here and not before the matmuls, which would wait for it.
                 next_k, next_phase = next_stage(stage, phase, pipe.STAGES)
-                factor, used, alpha, row_max, shift = measure(
-                    s, row_max, shift, result.scale, result.coarse, result.limit,
-                    result.stale, False, result.DEFER,
-                )  # fmt: skip
+                factor, used, alpha, row_max, shift = measure(s, row_max, shift, result.scale,
+                    result.coarse, result.limit, result.stale, False, result.DEFER)  # fmt: skip
                 weights, others = begin_weights(s, factor, used, plan.heads, result.HALVES)
                 if result.HALVES == 2:
                     parts = add_parts(parts, alpha, row_parts(weights))
@@ -402,29 +379,21 @@ def attention_forward(
         units, unit_turns, items, item_turns, paired_heads, single_heads, by_single_heads,
         CAUSAL, BLOCK_N, CONSUMERS,
     )  # fmt: skip
-    result = Result(
-        out, lse if LSE else out, out_batch, out_head, out_row, scale, coarse, limit, stale,
-        LSE, DEFER, WHOLE_LOOP, HALVES,
-    )  # fmt: skip
+    result = Result(out, lse if LSE else out, out_batch, out_head, out_row,
+        scale, coarse, limit, stale, LSE, DEFER, WHOLE_LOOP, HALVES)  # fmt: skip
     pipe = start_pipeline(q, k, v, CONSUMERS, STAGES, Q_BUFFERS, PING_PONG)
     if CONSUMERS == 3:
         gl.warp_specialize(
-            [
-                (consume, (plan, pipe, result, 0, HEADDIM)),
-                (consume, (plan, pipe, result, 1, HEADDIM)),
-                (consume, (plan, pipe, result, 2, HEADDIM)),
-                (produce, (plan, pipe, q, k, v)),
-            ],
-            [4, 4, 1],
-            [CONSUMER_REGISTERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-        )
+            [(consume, (plan, pipe, result, 0, HEADDIM)),
+             (consume, (plan, pipe, result, 1, HEADDIM)),
+             (consume, (plan, pipe, result, 2, HEADDIM)),
+             (produce, (plan, pipe, q, k, v))],
+            [4, 4, 1], [CONSUMER_REGISTERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+        )  # fmt: skip
     else:
         gl.warp_specialize(
-            [
-                (consume, (plan, pipe, result, 0, HEADDIM)),
-                (consume, (plan, pipe, result, 1, HEADDIM)),
-                (produce, (plan, pipe, q, k, v)),
-            ],
-            [4, 1],
-            [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-        )
+            [(consume, (plan, pipe, result, 0, HEADDIM)),
+             (consume, (plan, pipe, result, 1, HEADDIM)),
+             (produce, (plan, pipe, q, k, v))],
+            [4, 1], [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+        )  # fmt: skip

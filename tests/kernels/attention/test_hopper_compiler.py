@@ -66,14 +66,18 @@ def test_defaults_fit_and_do_not_spill_in_loops(headdim, causal, lse):
 def test_matmuls_are_not_serialised_and_the_softmax_overlaps_them(headdim):
     said, code = assembled(compiled(headdim))
     assert not re.search(r"C75\d\d", said), said  # wgmma serialised, setmaxnreg ignored
-    # In a loop: after the wait for the scores come all of the exponentials, or half of them, then
-    # the wait for p·v.
+    # In a loop: between the waits for the scores and for p·v come the maxima and as many halves of
+    # the exponentials as `early_halves` says.
+    config = compiled(headdim).config
+    scores = {64: 64, 128: 64, 256: 32}[headdim]  # of a thread
     waits = [(m.start(), m[1]) for m in re.finditer(r"DEPBAR\.LE gsb0, 0x(\d)", code)]
     overlapped = 0
     for (start, left), (end, next_left) in zip(waits, waits[1:]):
         if left == "1" and next_left == "0":
-            overlapped += code.count("MUFU.EX2", start, end) >= {64: 64, 128: 32, 256: 32}[headdim]
-    assert overlapped >= int(compiled(headdim).config["consumers"])
+            powers, maxima = (code.count(name, start, end) for name in ("MUFU.EX2", "FMNMX"))
+            early = powers >= scores * int(config["early_halves"]) // 2
+            overlapped += maxima >= scores and early
+    assert overlapped >= int(config["consumers"])
 
 
 @pytest.mark.parametrize(
