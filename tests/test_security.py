@@ -18,7 +18,8 @@ from kernels.attention.config import Config
 from kernels.attention.problem import HEADDIMS, Problem
 from tests.test_house import SOURCES, imported
 from tests.tuner.store import samples
-from tuner.resolve import resolve, usable
+from tuner.liveness import refusal
+from tuner.resolve import resolve
 from tuner.store.database import Store
 from tuner.store.exchange import export_document
 from tuner.store.files import write_atomically
@@ -104,7 +105,7 @@ def test_only_what_is_in_the_space_may_launch(name: str, data: st.DataObject) ->
     template = registry.get(name)
     if template.supports(problem.specialization, 90) is not None:
         return
-    if usable(Candidate(name, config), problem, 90):
+    if refusal(Candidate(name, config), problem, 90) is None:
         space = template.space(problem.specialization)
         assert set(config) == set(space)
         for parameter, value in config.items():

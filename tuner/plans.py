@@ -17,7 +17,7 @@ from torch import Tensor
 from kernels.attention import registry
 from kernels.attention.problem import Problem, Specialization
 from kernels.attention.template import Binary, CompileError, Template
-from tuner import caution, device, misses, repetition, resolve, snapshot
+from tuner import caution, device, liveness, misses, repetition, snapshot
 from tuner.resolve import Resolution
 from tuner.target import Target
 from tuner.trial import Candidate
@@ -93,7 +93,7 @@ def resolution_for(target: Target, problem: Problem) -> Resolution:
         LookupError: no template serves it.
     """
     for candidate in _pinned:
-        if resolve.usable(candidate, problem, target.hardware.capability):
+        if liveness.refusal(candidate, problem, target.hardware.capability) is None:
             return Resolution("pinned", candidate, "tuner.pin() says so")
     resolution = snapshot.current().resolve(target, problem)
     if _pinned:

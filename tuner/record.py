@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -67,20 +67,27 @@ class Record:
         return self.problem, self.target.hardware.key, self.target.triton
 
 
-def standing(records: Iterable[Record]) -> dict[tuple[Problem, str, str], Record]:
+def standing(
+    records: Iterable[Record], alive: Callable[[Record], bool] = bool
+) -> dict[tuple[Problem, str, str], Record]:
     """The record that stands for each key, whatever the order of `records`.
 
     Superseded ones fall first: who lost a race against a later verdict stays out even if its own
     figure, from another day, is higher (else noise would ratchet upwards). Among the rest, which
-    never met, a measured one beats a replayed one, then the faster one wins, then the smaller uid.
+    never met, one that is `alive` comes first, then a measured one beats a replayed one, then the
+    faster one wins, then the smaller uid.
     """
     records = list(records)
     fallen = superseded(records)
-    result: dict[tuple[Problem, str, str], Record] = {}
-    for record in sorted(records, key=_precedence, reverse=True):
+    groups: dict[tuple[Problem, str, str], list[Record]] = {}
+    for record in sorted(records, key=_precedence):
         if record.uid not in fallen:
-            result[record.key] = record
-    return result
+            groups.setdefault(record.key, []).append(record)
+    # Asked of those alone that have company: it takes a look at the kernel.
+    return {
+        key: next(filter(alive, group), group[0]) if len(group) > 1 else group[0]
+        for key, group in groups.items()
+    }
 
 
 def superseded(records: Iterable[Record]) -> set[str]:

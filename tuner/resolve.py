@@ -19,6 +19,7 @@ from typing import Literal
 
 from kernels.attention import registry
 from kernels.attention.problem import Problem
+from tuner.liveness import current, refusal
 from tuner.record import Record
 from tuner.target import Target
 from tuner.trial import Candidate
@@ -57,35 +58,25 @@ def resolve(records: Iterable[Record], target: Target, problem: Problem) -> Reso
         if record.target.hardware.capability == capability
         and (near := _near(record, target, problem)) is not None
     ]
-    if near:
-        return min(near, key=_order)
-    return _default(problem, capability)
+    refused = ""
+    for resolution in sorted(near, key=_order):
+        why = refusal(resolution.candidate, problem, capability)
+        if why is None:
+            return resolution
+        refused = refused or _refused(resolution, problem, why)
+    return _default(problem, capability, refused)
+
+
+def _refused(resolution: Resolution, problem: Problem, why: str) -> str:
+    assert resolution.record is not None
+    mine, template = resolution.record.problem, resolution.candidate.template
+    what = "a record of this problem" if mine == problem else f"the neighbour {mine}"
+    return f"{what} is there, but the {template} kernel refuses its config: {why}"
 
 
 def fresh(record: Record, target: Target) -> bool:
     """Whether `record` speaks for the installed Triton and the kernel as it is now."""
     return record.target.triton == target.triton and current(record)
-
-
-def current(record: Record) -> bool:
-    """Whether `record` was measured on the kernel as it is now."""
-    try:
-        return registry.get(record.candidate.template).version == record.template_version
-    except KeyError:
-        return False
-
-
-def usable(candidate: Candidate, problem: Problem, capability: int) -> bool:
-    """Whether `candidate` may launch for `problem`: its template knows and accepts it."""
-    try:
-        template = registry.get(candidate.template)
-    except KeyError:
-        return False
-    specialization = problem.specialization
-    return (
-        template.supports(specialization, capability) is None
-        and template.reject(specialization, candidate.config, capability) is None
-    )
 
 
 def _near(record: Record, target: Target, problem: Problem) -> Resolution | None:
@@ -95,8 +86,6 @@ def _near(record: Record, target: Target, problem: Problem) -> Resolution | None
     seqlen_ratio = ratio(mine.seqlen, problem.seqlen)
     batch_heads_ratio = ratio(mine.batch * mine.heads, problem.batch * problem.heads)
     if seqlen_ratio > MAX_SEQLEN_RATIO or batch_heads_ratio > MAX_BATCH_HEADS_RATIO:
-        return None
-    if not usable(record.candidate, problem, target.hardware.capability):
         return None
     source, reason = _judge(record, target, problem)
     return Resolution(source, record.candidate, reason, record, seqlen_ratio, batch_heads_ratio)
@@ -131,7 +120,7 @@ def _order(resolution: Resolution) -> tuple[int, float, float, float, str]:
     )
 
 
-def _default(problem: Problem, capability: int) -> Resolution:
+def _default(problem: Problem, capability: int, refused: str) -> Resolution:
     refusals = []
     for name in registry.names():
         template = registry.get(name)
@@ -140,7 +129,8 @@ def _default(problem: Problem, capability: int) -> Resolution:
             return Resolution(
                 "default",
                 Candidate(name, template.default(problem, capability)),
-                f"no record within {MAX_SEQLEN_RATIO:g}× of the seqlen and "
+                refused
+                or f"no record within {MAX_SEQLEN_RATIO:g}× of the seqlen and "
                 f"{MAX_BATCH_HEADS_RATIO:g}× of batch·heads for this headdim, mask and dtype on "
                 f"any sm_{capability}",
             )

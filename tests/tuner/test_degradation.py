@@ -173,6 +173,8 @@ def test_a_folder_one_may_not_enter_and_no_home() -> None:
             "import os\n"
             "from tuner import snapshot\n"
             "import sqlalchemy.dialects.sqlite, platformdirs.unix, tuner.store.migrate\n"
+            "from kernels.attention import registry\n"
+            "versions = [registry.get(name).version for name in registry.names()]\n"
             "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
             "for name in ('TUNER_DB', 'HOME', 'XDG_DATA_HOME'):\n"
             "    loaded = snapshot.Snapshot.load()\n"

@@ -132,3 +132,16 @@ def test_standing_keeps_one_per_triton_version_and_card() -> None:
 def test_uid_depends_on_content_alone() -> None:
     assert record(problem(4096)).uid == record(problem(4096)).uid
     assert record(problem(4096)).uid != record(problem(4096), ms=1.0001).uid
+
+
+def test_a_record_whose_config_is_refused_is_named_as_the_reason() -> None:
+    broken = record(problem(4096), config=Config(BLOCK_M=99))
+    resolution = resolve([broken], H100, problem(4096))
+    assert resolution.source == "default"
+    assert resolution.reason == (
+        "a record of this problem is there, but the toy kernel refuses its config: not in the space"
+    )
+    beside = resolve([broken], H100, problem(2048))
+    assert beside.reason.startswith(f"the neighbour {problem(4096)} is there, but")
+    good = record(problem(2048))
+    assert resolve([broken, good], H100, problem(4096)).record == good

@@ -85,14 +85,17 @@ def show(
 
 def stale(db: Database = None, as_json: Json = False) -> None:
     """List records of another Triton or an older kernel than those here: tune them again."""
+    from tuner import liveness
     from tuner.device import installed_version
-    from tuner.resolve import current
 
     triton = installed_version("triton")
     found: list[tuple[Record, str]] = []
     for record in _records(db, history=False):
-        if not current(record):
+        capability = record.target.hardware.capability
+        if not liveness.current(record):
             found.append((record, f"an older {record.candidate.template} kernel"))
+        elif why := liveness.refusal(record.candidate, record.problem, capability):
+            found.append((record, f"a config that the kernel refuses: {why}"))
         elif triton not in ("none", record.target.triton):
             found.append((record, f"Triton {record.target.triton}, here is {triton}"))
     if as_json:

@@ -141,7 +141,8 @@ class _Search:
         problem, incumbent = exploration.problem, incumbent_of(exploration, self._seeds)
         own = [incumbent.candidate] if incumbent else []
         others = [record for record in self._seeds if record is not incumbent]
-        exploration.require([*own, *neighbours.nearest(problem, others)])
+        nearest = neighbours.nearest(problem, others, exploration.candidates)
+        exploration.require([*own, *nearest])
         self._forerunner.plan(self._coming(index), self._foreseen(index))
         exploration.run(self._observer, index, len(self._problems), self._budget, problems)
         final = begin(exploration, incumbent, self._rounds, self._observer)
@@ -212,9 +213,8 @@ class _Search:
         for specialization, problem in first.items():
             if specialization != self._problems[index].specialization:
                 known = self._turns.candidates(problem)
-                for candidate in neighbours.winners(problem, self._seeds):
-                    if candidate in known:
-                        yield problem, candidate
+                for candidate in neighbours.winners(problem, self._seeds, known):
+                    yield problem, candidate
 
     def _foreseen(self, index: int) -> Iterator[Job]:
         """What the specializations after that of problem `index` will probably try, by the trials

@@ -88,7 +88,7 @@ class Exploration:
             )
         self._proposals = Proposals(
             space, sampler, seed, self.trials.values(),
-            [*self.defaults, *neighbours.winners(problem, records)], prior,
+            [*self.defaults, *neighbours.winners(problem, records, candidates)], prior,
         )  # fmt: skip
         self._learns = sampler in samplers.LEARNING
         # Of new trials, over all runs: proposed, ended, and how many there shall be.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from math import log, log2
 from typing import TYPE_CHECKING
 
@@ -22,21 +22,26 @@ _NEAREST = 2
 _TRIALS = 12
 
 
-def winners(problem: Problem, records: Iterable[Record]) -> list[Candidate]:
-    """Winners for problems like this one, the likest first."""
+def winners(
+    problem: Problem, records: Iterable[Record], among: Container[Candidate]
+) -> list[Candidate]:
+    """Winners for problems like this one that are `among` what may be tried, the likest first."""
     like = [
         record
         for record in records
         if (record.problem.headdim, record.problem.causal) == (problem.headdim, problem.causal)
+        and record.candidate in among
     ]
     likest = sorted(like, key=lambda record: (*_distance(record.problem, problem), record.uid))
     return list(dict.fromkeys(record.candidate for record in likest))[:_WINNERS]
 
 
-def nearest(problem: Problem, records: Iterable[Record]) -> list[Candidate]:
+def nearest(
+    problem: Problem, records: Iterable[Record], among: Container[Candidate]
+) -> list[Candidate]:
     """What would serve `problem` without a record of its own among `records`: the winners for the
     nearest problems, and for itself under another Triton."""
-    return winners(problem, records)[:_NEAREST]
+    return winners(problem, records, among)[:_NEAREST]
 
 
 def prior(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kernels.attention import registry
 from kernels.attention.problem import Problem
 from tuner.evaluate.executor import Executor
+from tuner.liveness import alive, refusal
 from tuner.record import Record, standing
 from tuner.search import neighbours
 from tuner.search.candidates import CandidateSet, enumerate_candidates
@@ -58,14 +59,14 @@ class Turns:
         candidates = self.candidates(problem)
         wanted = self._options.wanted(len(candidates.feasible))
         hardware, triton = self._executor.target.hardware, self._executor.target.triton
-        own = standing(self._store.records()).get((problem, hardware.key, triton))
+        own = standing(self._store.records(), alive).get((problem, hardware.key, triton))
         if reason := self._needless(problem, own, candidates, wanted):
             return Skip(reason, own)
-        refusal = self._executor.refuse(problem)
-        if refusal is None and not candidates.feasible:
-            refusal = "; ".join(candidates.refusals) or "no config is feasible"
-        if refusal is not None:
-            return Skip(refusal)
+        unserved = self._executor.refuse(problem)
+        if unserved is None and not candidates.feasible:
+            unserved = "; ".join(candidates.refusals) or "no config is feasible"
+        if unserved is not None:
+            return Skip(unserved)
         return Exploration(
             problem, candidates, self._executor, self._store, seeds,
             [*self._problems, *(record.problem for record in seeds)],
@@ -103,6 +104,8 @@ class Turns:
             return None
         version = executor.template_version(problem, own.candidate.template)
         if own.template_version != version:
+            return None
+        if refusal(own.candidate, problem, executor.target.hardware.capability) is not None:
             return None
         if (own.origin == "replay") != (executor.origin == "replay"):
             return None

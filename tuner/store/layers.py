@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from kernels.attention.problem import Problem
+from tuner.liveness import alive
 from tuner.record import Record, standing, superseded
 from tuner.store import sqlite
 from tuner.store.database import Store, parse_location
@@ -26,8 +27,9 @@ class Layers:
     """The records of both layers as they were when read, and which of them stand.
 
     For each key the user's standing record hides the shipped one, even a faster one: it was
-    measured here. Two things act across layers: a verdict falls before a later one that names it,
-    and a replayed record never hides a measured one.
+    measured here. Three things act across layers: a verdict falls before a later one that names it,
+    a replayed record never hides a measured one, and one of an older kernel, or with a config that
+    the kernel refuses, hides none that can be served.
     """
 
     def __init__(self, user: Iterable[Record], shipped: Iterable[Record]) -> None:
@@ -35,10 +37,10 @@ class Layers:
         fallen = superseded(record for records in layers.values() for record in records)
         self._standing: dict[Key, tuple[Record, Layer]] = {}
         for layer, records in layers.items():
-            candidates = standing(record for record in records if record.uid not in fallen)
+            candidates = standing((r for r in records if r.uid not in fallen), alive)
             for key, record in candidates.items():
                 above = self._standing.get(key)
-                if above is None or (above[0].origin == "replay" and record.origin == "cuda"):
+                if above is None or _yields(above[0], record):
                     self._standing[key] = record, layer
 
     @classmethod
@@ -108,6 +110,13 @@ class WritableLayers(Layers):
     def __init__(self, store: Store, shipped: Iterable[Record]) -> None:
         super().__init__(store.records(), shipped)
         self.store = store
+
+
+def _yields(upper: Record, lower: Record) -> bool:
+    """Whether the shipped record `lower` shows although the user has `upper`."""
+    if upper.origin == "replay" and lower.origin == "cuda":
+        return True
+    return upper.uid != lower.uid and not alive(upper) and alive(lower)
 
 
 def change_token(location: str | Path | None = None) -> object | None:

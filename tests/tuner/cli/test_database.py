@@ -187,7 +187,7 @@ def test_import_checks_every_file_before_it_touches_the_database(
 def test_stale_lists_records_of_another_kernel(
     tuner: Run, searched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuner.resolve.current", lambda record: record.problem.causal)
+    monkeypatch.setattr("tuner.liveness.current", lambda record: record.problem.causal)
     listed = tuner("stale", "--db", searched, "--json").json
     older = [e["record"]["problem"] for e in listed if "older portable kernel" in e["reason"]]
     assert {"causal": False, "seqlen": 512}.items() <= older[0].items()

@@ -64,6 +64,19 @@ def test_trials_of_a_template_that_is_not_searched_do_not_count(
     assert len([event for event in events if isinstance(event, TrialEnded)]) == 1
 
 
+def test_a_record_whose_config_is_refused_by_now_is_searched_again(
+    executor: ToyExecutor, store: Store
+) -> None:
+    run(executor, store, trials=20)
+    (found,) = store.records()
+    refused = Candidate("toy", Config(found.candidate.config, num_stages=9))
+    lucky = replace(found.measurement, median_ms=found.measurement.median_ms / 9)
+    store.add_record(replace(found, candidate=refused, measurement=lucky, uid=""))
+    (again,), events = run(executor, store, trials=20)
+    assert [type(event) for event in events] == [ProblemSkipped]  # the living one stands
+    assert again == found
+
+
 def test_the_same_command_again_runs_nothing(executor: ToyExecutor, store: Store) -> None:
     run(executor, store, trials=20)
     before = len(executor.compiled)

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from kernels.attention.config import Config
 from kernels.attention.problem import Problem
 from tuner.search import neighbours
 from tuner.search.candidates import enumerate_candidates
 from tuner.search.space import SearchSpace, search_space
 from tuner.trial import Outcome, Trial
 
-from .conftest import H100, ToyExecutor, ToyTemplate, latency, problem
+from .conftest import H100, ToyExecutor, ToyTemplate, latency, problem, record
 
 P = problem(4096)
 
@@ -80,3 +81,10 @@ def test_trials_of_what_may_not_be_tried_here_say_nothing(toy: ToyTemplate) -> N
     assert both is not None
     alone = neighbours.prior(P, [problem(8192)], space(), lambda _: known)
     assert np.array_equal(both, alone)
+
+
+def test_winners_that_the_kernel_no_longer_admits_take_no_place(toy: ToyTemplate) -> None:
+    among = enumerate_candidates(P.specialization, 90)
+    old = [record(problem(s), config=Config(old=s)) for s in (4000, 4100)]
+    good = record(problem(2048))
+    assert neighbours.nearest(problem(4096), [*old, good], among) == [good.candidate]

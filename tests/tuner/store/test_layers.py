@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernels.attention import registry
+from kernels.attention.config import Config
 from tests.tuner.store import samples, strategies
 from tuner.record import standing
 from tuner.store import layers as layers_module
@@ -13,6 +15,7 @@ from tuner.store.database import Store
 from tuner.store.errors import StoreError
 from tuner.store.layers import Layers
 from tuner.store.publish import publish
+from tuner.trial import Candidate
 
 OTHER = replace(samples.PROBLEM, seqlen=1024)
 
@@ -28,6 +31,21 @@ def test_the_users_record_hides_a_faster_shipped_one():
     assert layers.layer(mine) == "user"
     with pytest.raises(KeyError):
         layers.layer(shipped)
+
+
+def test_a_record_that_cannot_launch_hides_none_that_can():
+    template = registry.get("portable")
+    good = Candidate("portable", template.default(samples.PROBLEM, 90))
+    living = make(1, 2.0, candidate=good, template_version=template.version)
+    older = replace(living, template_version="0123456789ab", uid="")
+    refused = Candidate("portable", Config(good.config, num_stages=7))
+    dead = replace(living, candidate=refused, uid="")
+    for mine in (older, dead):
+        assert Layers([mine], [living]).standing() == [living]
+        assert Layers([mine], []).standing() == [mine]
+        for faster in (replace(mine, measurement=make(2, 1.0).measurement, uid=""), mine):
+            assert Layers([faster, living], []).standing() == [living]
+    assert Layers([older], [dead]).standing() == [older]
 
 
 def test_what_the_user_lacks_shows_through():

@@ -1,0 +1,37 @@
+"""Whether what a record found can run on the kernels as they are now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernels.attention import registry
+from kernels.attention.problem import Problem
+from tuner.trial import Candidate
+
+if TYPE_CHECKING:
+    from tuner.record import Record
+
+
+def current(record: Record) -> bool:
+    """Whether `record` was measured on the kernel as it is now."""
+    try:
+        return registry.get(record.candidate.template).version == record.template_version
+    except KeyError:
+        return False
+
+
+def refusal(candidate: Candidate, problem: Problem, capability: int) -> str | None:
+    """Why `candidate` may not launch for `problem`; None if it may."""
+    try:
+        template = registry.get(candidate.template)
+    except KeyError:
+        return f"there is no template {candidate.template!r}"
+    specialization = problem.specialization
+    unserved = template.supports(specialization, capability)
+    return unserved or template.reject(specialization, candidate.config, capability)
+
+
+def alive(record: Record) -> bool:
+    """Whether `record` speaks for the kernel as it is now, which accepts its config."""
+    capability = record.target.hardware.capability
+    return current(record) and refusal(record.candidate, record.problem, capability) is None
