@@ -161,11 +161,9 @@ def sweep(
         factor = tl.where(tl.abs(m) < GIANT / scale, scale, coarse)
         old_shift = shift
         shift = m * factor
-        if MASKED:
-            # For a row that has seen nothing yet, any finite shift gives p = 0 and alpha = 0.
-            used = tl.where(m == float("-inf"), 0.0, shift)
-        else:
-            used = shift
+        # For a row that has seen nothing yet, any finite shift gives p = 0 and alpha = 0. And what
+        # is chosen is not fused: a maximum that has not changed leaves a difference of exactly 0.
+        used = tl.where(m == float("-inf"), 0.0, shift)
         p = tl.math.exp2(s * factor[:, None] - used[:, None])
         alpha = tl.math.exp2(old_shift - used)
 

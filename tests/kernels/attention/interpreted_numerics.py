@@ -161,6 +161,28 @@ def test_scores_beyond_what_a_rounded_shift_bears(variant, causal):
     torch.testing.assert_close(lse, torch.full_like(lse, score), atol=0, rtol=1e-6)
 
 
+@pytest.mark.parametrize("variant", range(len(VARIANTS)))
+@pytest.mark.parametrize("size", [30.0, 300.0, 2000.0])
+def test_equal_scores_weigh_equally_however_large(variant, size):
+    q = torch.full((1, 1, 150, HEADDIM), size, dtype=torch.float16)
+    v = torch.linspace(-1, 1, 150).half()[None, None, :, None].expand_as(q).contiguous()
+    out, _ = attention(q, q, v, 0.25, False, **VARIANTS[variant])
+    assert out.abs().max() < 1e-3  # a constant would come out right with any weights
+
+
+@pytest.mark.parametrize("variant", range(len(VARIANTS)))
+def test_keys_at_minus_infinity_have_no_weight(variant):
+    q, k, v = qkv(150, heads=1)
+    q[..., 0] = q[..., 0].abs() + 0.1
+    for first, last in ((0, 100), (50, 150)):
+        lost = k.clone()
+        lost[:, :, first:last, 0] = float("-inf")
+        out, _ = attention(q, lost, v, 0.25, False, **VARIANTS[variant])
+        expected, _ = attention_reference(q, lost, v, 0.25, False)
+        assert expected.isfinite().all()
+        torch.testing.assert_close(out.float(), expected, atol=2e-2, rtol=2e-2)
+
+
 def test_a_giant_score_beats_all_others():
     q, k, v = qkv(40, dtype=torch.bfloat16, heads=1)
     q *= 1e6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,24 @@ def test_defaults_do_not_spill_on_hopper(headdim, causal, lse, seqlen):
     assert binary.resources.spills == 0
     assert 0 < binary.resources.registers <= 255
     assert 0 < binary.resources.shared_memory <= 232448
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("headdim", HEADDIMS)
+@pytest.mark.parametrize("defer", [False, True])
+def test_an_unchanged_maximum_scales_by_exactly_one(headdim, defer, capability):
+    """alpha is 2^(difference of two rounded shifts), masked or not: no product is fused into it."""
+    problem = Problem.on_grid(headdim, 4096, True)
+    config = Config(TEMPLATE.default(problem, capability), defer_rescale=defer)
+    binary = TEMPLATE.compile(problem.specialization, config, capability)
+    ptx = binary.kernel.asm["ptx"]
+    differences = set(re.findall(r"sub\.(?:rn\.)?f32\s+(%\w+),", ptx))
+    powers = re.findall(r"ex2\.approx\.ftz\.f32\s+%\w+,\s*(%\w+)", ptx)
+    fused = set(re.findall(r"fma\.rn\.f32\s+(%\w+),", ptx))
+    weights = config["BLOCK_M"] * config["BLOCK_N"] // (32 * config["num_warps"])
+    loops = 2  # the masked and the other
+    assert len([x for x in powers if x in fused]) == loops * weights
+    assert len([x for x in powers if x in differences]) == len(powers) - loops * weights > 0
 
 
 @pytest.mark.parametrize("capability", [80, 89, 100, 120])

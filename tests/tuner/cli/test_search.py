@@ -66,7 +66,8 @@ def test_the_same_command_again_tries_nothing(search: Run) -> None:
 
 def test_more_trials_go_on_from_those_there_are(search: Run) -> None:
     search("--causal", "--json")
-    started = search("--causal", "--json", "--trials", "30").json_lines[1]
+    lines = search("--causal", "--json", "--trials", "30").json_lines
+    started = next(line for line in lines if line["event"] == "started")
     assert (started["event"], started["known"], started["trials"]) == ("started", 20, 10)
 
 
@@ -78,7 +79,8 @@ def test_force_searches_again(search: Run) -> None:
 def test_json_lines(search: Run) -> None:
     lines = search("--causal", "--json").json_lines
     kinds = [line["event"] for line in lines]
-    assert kinds == ["note", "started", *["trial"] * 20, "finals", "ended", "done"]
+    # Of which recording, and that it lacks a template.
+    assert kinds == ["note", "note", "started", *["trial"] * 20, "finals", "ended", "done"]
     (record,) = lines[-1]["records"]
     assert record["origin"] == "replay"
     assert record["problem"]["seqlen"] == 512
