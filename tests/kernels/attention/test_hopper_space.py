@@ -65,6 +65,20 @@ def test_halves_need_a_loop_of_their_own():
     assert TEMPLATE.reject(CAUSAL, config, 90) == "early_halves 1 is part of whole_loop"
 
 
+def test_two_loops_that_spill_are_refused():
+    """As compiled with Triton 3.6: 8 to 24 bytes a thread, with deferral."""
+    tall = Config(GOOD, BLOCK_N=128, consumers=3, stages=3, whole_loop=True)
+    full, causal = Specialization(64, False, "fp16"), Specialization(64, True, "fp16")
+    for specialization, most in ((causal, 0), (full, 1)):
+        for halves in (0, 1, 2):
+            reason = TEMPLATE.reject(specialization, Config(tall, early_halves=halves), 90)
+            assert (reason is None) == (halves <= most)
+            assert reason is None or "spill" in reason
+    wide = Config(TEMPLATE.default(Problem.on_grid(256, 4096, True), 90), whole_loop=True)
+    assert TEMPLATE.reject(Specialization(256, True, "fp16"), wide, 90) is None
+    assert "spill" in (TEMPLATE.reject(Specialization(256, False, "fp16"), wide, 90) or "")
+
+
 def test_no_more_hardware_barriers_than_there_are():
     config = Config(GOOD, BLOCK_N=64, consumers=3, stages=4, whole_loop=False, early_halves=2)
     reason = TEMPLATE.reject(Specialization(64, True, "fp16"), config, 90) or ""
