@@ -3,17 +3,22 @@ from which database, and whether that is followed at all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from itertools import product
+import operator
+from collections import Counter
+from collections.abc import Mapping
+from itertools import product, starmap
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import torch
 
 from kernels.attention import registry
 from kernels.attention.capability import supported
 from kernels.attention.config import Config, Value
+from kernels.attention.printable import shown
 from kernels.attention.problem import DTYPES, HEADDIMS, Problem, Specialization
+from kernels.attention.template import Template
 from tuner import device, misses, plans, snapshot
 from tuner.resolve import Resolution
 from tuner.snapshot import Snapshot
@@ -42,9 +47,11 @@ def lookup(
         LookupError: no template serves it.
         RuntimeError: no target is given and there is no CUDA device.
     """
-    problem = Problem.on_grid(headdim, seqlen, causal, dtype, batch, heads)
+    problem = Problem.on_grid(
+        _whole(headdim), _whole(seqlen), causal, dtype, _whole(batch), _whole(heads)
+    )
     if target is not None and not isinstance(target, Target):
-        raise TypeError(f"target is {target!r}, but must be a tuner.target.Target or None")
+        raise TypeError(f"target is {shown(target)}, but must be a tuner.target.Target or None")
     if target is None:
         if not torch.cuda.is_available():
             raise RuntimeError("there is no CUDA device here: give a target")
@@ -114,7 +121,7 @@ def pin(config: Candidate | Mapping[str, Value] | None, template: str | None = N
 
     Raises:
         TypeError: `config` is none.
-        ValueError: no template accepts it for any problem.
+        ValueError: no template accepts it for any problem, or `template` does not go with it.
     """
     candidates = _candidates(config, template)
     plans.renew(lambda: plans.pin(candidates))
@@ -137,40 +144,78 @@ def _candidates(
     config: Candidate | Mapping[str, Value] | None, template: str | None
 ) -> tuple[Candidate, ...]:
     if config is None:
+        if template is not None:
+            raise ValueError(
+                f"template is {shown(template)}, but config is None, which ends the pinning and "
+                "goes with no template"
+            )
         return ()
+    values: Any = config
     if isinstance(config, Candidate):
-        return _candidates(config.config, config.template)
-    if not isinstance(config, Mapping):
+        if template is not None and template != config.template:
+            raise ValueError(
+                f"template is {shown(template)}, but config is a candidate of "
+                f"{shown(config.template)}, which goes with no other template"
+            )
+        values, template = config.config, config.template
+        _check_template("config's template", template)
+        if not isinstance(values, Mapping):
+            raise TypeError(
+                f"config's config is of type {type(values).__name__}, but must be a mapping"
+            )
+    elif not isinstance(config, Mapping):
         raise TypeError(
             f"config is of type {type(config).__name__}, but must be a candidate, a mapping or None"
         )
-    if template is not None and template not in registry.names():
-        raise ValueError(
-            f"template is {template!r}, but must be one of {', '.join(registry.names())}"
-        )
-    wanted = Config(config)
+    elif template is not None:
+        _check_template("template", template)
+    wanted = Config(values)
     names = registry.names() if template is None else (template,)
-    accepting = tuple(
-        Candidate(name, wanted) for name in names if _accepted(registry.get(name).reject, wanted)
+    reasons = {name: _reasons(registry.get(name), wanted) for name in names}
+    accepting = tuple(Candidate(name, wanted) for name in names if None in reasons[name])
+    if accepting:
+        return accepting
+    for name in names:
+        if reasons[name]:
+            ((reason, _),) = reasons[name].most_common(1)
+            raise ValueError(
+                f"config is {shown(wanted)}, but {name} accepts that for no problem: {reason}"
+            )
+    takes = "; ".join(f"{name} takes {_parameters(name)}" for name in names)
+    raise ValueError(
+        f"config is {shown(wanted)}, but no template accepts that for any problem: {takes}"
     )
-    if not accepting:
-        takes = "; ".join(f"{name} takes {_parameters(name)}" for name in names)
+
+
+def _check_template(name: str, template: object) -> None:
+    if not isinstance(template, str) or template not in registry.names():
         raise ValueError(
-            f"config is {wanted!r}, but no template accepts that for any problem: {takes}"
+            f"{name} is {shown(template)}, but must be one of {', '.join(registry.names())}"
         )
-    return accepting
 
 
 def _parameters(template: str) -> str:
     return ", ".join(registry.get(template).space(Specialization(HEADDIMS[0], True, DTYPES[0])))
 
 
-def _accepted(reject: Callable[[Specialization, Config, int], str | None], config: Config) -> bool:
-    specializations = (
-        Specialization(headdim, causal, dtype)
-        for headdim, causal, dtype in product(HEADDIMS, (True, False), DTYPES)
+def _reasons(template: Template, config: Config) -> Counter[str | None]:
+    """Why `template` rejects `config`, and how often, over all that it serves with parameters of
+    these names; None stands for where it accepts it."""
+    return Counter(
+        template.reject(specialization, config, capability)
+        for specialization in starmap(Specialization, product(HEADDIMS, (True, False), DTYPES))
+        if set(template.space(specialization)) == set(config)
+        for capability in supported()
+        if template.supports(specialization, capability) is None
     )
-    return any(
-        reject(specialization, config, capability) is None
-        for specialization, capability in product(specializations, supported())
-    )
+
+
+def _whole(value: Any) -> Any:
+    """Whole numbers of other libraries, such as numpy's, as Python's; all else as it is, for
+    `Problem` to refuse. Asking a tensor might wait for a GPU."""
+    if isinstance(value, (bool, torch.Tensor)):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:
+        return value

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
+from kernels.attention.printable import printable, shown
+
 Value = bool | int | str
+
+_MOST_BITS = 53  # what every database and JSON reader holds exactly
 
 
 class Config(Mapping[str, Value]):
@@ -18,13 +22,23 @@ class Config(Mapping[str, Value]):
 
     def __init__(self, values: Mapping[str, Value] = {}, /, **more: Value) -> None:
         if not isinstance(values, Mapping):
-            raise TypeError(f"values is {values!r}, but must map parameter names to their values")
+            raise TypeError(
+                f"values is {shown(values)}, but must map parameter names to their values"
+            )
         merged = {**values, **more}
         for name, value in merged.items():
             if not isinstance(name, str):
-                raise TypeError(f"a parameter's name is {name!r}, but must be a str")
+                raise TypeError(f"a parameter's name is {shown(name)}, but must be a str")
             if not isinstance(value, (bool, int, str)):
-                raise TypeError(f"{name} is {value!r}, but a config holds bool, int and str only")
+                raise TypeError(
+                    f"{printable(name, 60)} is {shown(value)}, but a config holds bool, int and "
+                    "str only"
+                )
+            if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+                raise ValueError(
+                    f"{printable(name, 60)} is a number of {value.bit_length()} bits, but may have "
+                    f"{_MOST_BITS}"
+                )
         self._values = dict(sorted(merged.items()))
         self.key = json.dumps(self._values, separators=(",", ":"))
 

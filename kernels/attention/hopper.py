@@ -18,6 +18,7 @@ from kernels.attention.capability import limits
 from kernels.attention.compiler import Argument
 from kernels.attention.config import Config
 from kernels.attention.launching import DirectLaunch, strides_of
+from kernels.attention.printable import shown
 from kernels.attention.problem import DTYPES, HEADDIMS, Problem, Specialization
 from kernels.attention.template import Binary, Launch, Space, Template
 from kernels.attention.version import version_hash
@@ -96,11 +97,11 @@ class HopperTemplate(Template):
             return reason
         space = self.space(specialization)
         if set(config) != set(space):
-            return f"parameters are {sorted(config)}, but must be {sorted(space)}"
+            return f"parameters are {shown(sorted(config), 300)}, but must be {sorted(space)}"
         for name, value in config.items():
             # True == 1, but not in a config.
             if (type(value), value) not in [(type(choice), choice) for choice in space[name]]:
-                return f"{name} is {value!r}, but must be one of {space[name]}"
+                return f"{name} is {shown(value)}, but must be one of {space[name]}"
         block_n, consumers, stages, q_buffers = (
             int(config[name]) for name in ("BLOCK_N", "consumers", "stages", "q_buffers")
         )
@@ -148,6 +149,7 @@ class HopperTemplate(Template):
         )  # fmt: skip
 
     def compile(self, specialization: Specialization, config: Config, capability: int) -> Binary:
+        self.insist(specialization, config, capability)
         from kernels.attention.hopper_kernel import attention_forward
 
         source = compiler.source(attention_forward, _arguments(specialization, config), gluon=True)

@@ -16,6 +16,7 @@ from kernels.attention.capability import limits, supported
 from kernels.attention.compiler import Argument
 from kernels.attention.config import Config, Value
 from kernels.attention.launching import DirectLaunch, strides_of
+from kernels.attention.printable import shown
 from kernels.attention.problem import DTYPES, HEADDIMS, Problem, Specialization
 from kernels.attention.template import Binary, Launch, Resources, Space, Template
 from kernels.attention.version import version_hash
@@ -108,11 +109,11 @@ class PortableTemplate(Template):
             return reason
         space = self.space(specialization)
         if set(config) != set(space):
-            return f"parameters are {sorted(config)}, but must be {sorted(space)}"
+            return f"parameters are {shown(sorted(config), 300)}, but must be {sorted(space)}"
         for name, value in config.items():
             # True == 1, but not in a config.
             if (type(value), value) not in [(type(choice), choice) for choice in space[name]]:
-                return f"{name} is {value!r}, but must be one of {space[name]}"
+                return f"{name} is {shown(value)}, but must be one of {space[name]}"
         have, headdim = limits(capability), specialization.headdim
         block_m, warps, maxnreg = (
             int(config[name]) for name in ("BLOCK_M", "num_warps", "maxnreg")
@@ -172,6 +173,7 @@ class PortableTemplate(Template):
         return Config(config)
 
     def compile(self, specialization: Specialization, config: Config, capability: int) -> Binary:
+        self.insist(specialization, config, capability)
         from kernels.attention.portable_kernel import attention_forward
 
         options = {"num_warps": config["num_warps"], "num_stages": config["num_stages"]}

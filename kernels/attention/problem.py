@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernels.attention.printable import shown
+
 DTYPES = ("fp16", "bf16")
 HEADDIMS = (64, 128, 256)
 
@@ -45,15 +47,19 @@ class Problem:
         for name in ("headdim", "seqlen", "batch", "heads"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value!r}, but must be a whole number of at least 1")
+                raise ValueError(
+                    f"{name} is {shown(value)}, but must be a whole number of at least 1"
+                )
             if value > _MOST:
                 raise ValueError(
                     f"{name} is a number of {value.bit_length()} bits, but may have 53"
                 )
         if not isinstance(self.causal, bool):
-            raise ValueError(f"causal is {self.causal!r}, but must be true or false")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype is {self.dtype!r}, but must be one of {', '.join(DTYPES)}")
+            raise ValueError(f"causal is {shown(self.causal)}, but must be true or false")
+        if not isinstance(self.dtype, str) or self.dtype not in DTYPES:
+            raise ValueError(
+                f"dtype is {shown(self.dtype)}, but must be one of {', '.join(DTYPES)}"
+            )
 
     @classmethod
     def on_grid(

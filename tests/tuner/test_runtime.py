@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="the runtime is torch's")
@@ -13,6 +14,7 @@ torch = pytest.importorskip("torch", reason="the runtime is torch's")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import tuner  # noqa: E402
+from tests.tuner.stand_in import H100  # noqa: E402
 from tuner.validation import validate  # noqa: E402
 
 
@@ -125,6 +127,35 @@ def test_strict_is_true_or_false(fake: None, entry: str, strict: object) -> None
 def test_lookup_says_what_a_target_is(target: object) -> None:
     with pytest.raises(TypeError, match=r"^target is .*, but must be a tuner\.target\.Target or"):
         tuner.lookup(64, 1024, target=target)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            (LARGE, LARGE, LARGE),
+            r"headdim is tensor\(\[\[0\., .*\.\.\., but must be a whole number",
+        ),
+        ((torch.tensor(64), 512), r"headdim is tensor\(64\), but must be a whole number"),
+        ((64, 512, LARGE), r"causal is tensor\(.*, but must be true or false"),
+        ((64, 512, True, LARGE), r"dtype is tensor\(.*, but must be one of"),
+        ((64, np.float64(512)), r"seqlen is .*512\.0\)?, but must be a whole number"),
+        ((64, np.bool_(True)), r"seqlen is .*True.*, but must be a whole number"),
+        ((True, 512), "headdim is True, but must be a whole number"),
+        ((64, -(10**5000)), "seqlen is a number of 16610 bits, but must be a whole number"),
+    ],
+)
+def test_lookup_refuses_in_one_short_line(arguments: tuple, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{said}") as caught:
+        tuner.lookup(*arguments)
+    assert len(str(caught.value)) < 150
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint16])
+def test_lookup_takes_whole_numbers_of_numpy(kind: type) -> None:
+    numbers = {"headdim": 64, "seqlen": 1024, "batch": 2, "heads": 3}
+    found = tuner.lookup(**{name: kind(value) for name, value in numbers.items()}, target=H100)
+    assert found == tuner.lookup(**numbers, target=H100)
 
 
 def test_pin_says_what_parameters_there_are() -> None:
