@@ -180,7 +180,7 @@ def search(
                     "stand.",
                 )
     if problems and not records:
-        raise CommandError(watch.refusal or "no candidate succeeded, so nothing was recorded")
+        raise CommandError(watch.refusal)
 
 
 def _cannot(executor: Executor) -> str:
