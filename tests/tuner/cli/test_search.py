@@ -70,7 +70,7 @@ def test_the_same_command_again_tries_nothing(search: Run) -> None:
 
 def test_more_trials_go_on_from_those_there_are(search: Run) -> None:
     search("--causal", "--json")
-    started = search("--causal", "--json", "--trials", "30").json_lines[1]
+    started = search("--causal", "--json", "--trials", "30").json_lines[2]
     assert (started["event"], started["known"], started["trials"]) == ("started", 20, 10)
 
 
@@ -82,7 +82,7 @@ def test_force_searches_again(search: Run) -> None:
 def test_json_lines(search: Run) -> None:
     lines = search("--causal", "--json").json_lines
     kinds = [line["event"] for line in lines]
-    assert kinds == ["note", "started", *["trial"] * 20, "finals", "ended", "done"]
+    assert kinds == ["note", "note", "started", *["trial"] * 20, "finals", "ended", "done"]
     (record,) = lines[-1]["records"]
     assert record["origin"] == "replay"
     assert record["problem"]["seqlen"] == 512
