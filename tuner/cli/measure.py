@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tuner.cli import options
-from tuner.cli.failure import warn
+from tuner.cli.failure import CommandError, warn
 from tuner.cli.options import (
     Batch,
     Causal,
@@ -104,11 +104,16 @@ def record(
     needs_gpu("record")
     with (
         executor_for("cuda", None, jobs, gpus) as executor,
-        Store.open(user_database(db)) as store,
         watching(as_json) as watch,
     ):
-        watch.say(executor.announce())
-        with keeping(watch, store.location) as observer:
-            paths = record_spaces(problems, executor, store, output, templates, observer)
+        refusals = [executor.refuse(problem) for problem in problems]
+        if all(refusals):
+            raise CommandError(f"{refusals[0]}, so there is nothing to record")
+        with Store.open(user_database(db)) as store:
+            watch.say(executor.announce())
+            with keeping(watch, store.location) as observer:
+                paths = record_spaces(problems, executor, store, output, templates, observer)
         for path in paths:
             watch.say(f"Wrote {path}.")
+    if not paths:
+        raise CommandError(watch.refusal)
