@@ -93,6 +93,7 @@ def record(
     asked = options.shapes(hdim, seqlen, causal, dtype, batch, heads)
     problems = asked.named()
     templates = options.templates(template)
+    options.writable_folder("--output", output)  # before hours of measuring, not after
 
     from tuner.cli.display import watching
     from tuner.cli.executors import executor_for, needs_gpu

@@ -87,6 +87,40 @@ def test_one_sentence(
         assert text in said.err
 
 
+@pytest.mark.parametrize("command", ["record", "plot", "dashboard"])
+@pytest.mark.parametrize("place", ["a file", "below a file", "read-only", "a link to nowhere"])
+def test_an_output_that_cannot_be_written_is_refused_at_once(
+    tuner: Run, tmp_path: Path, command: str, place: str
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    folder = file if place == "a file" else tmp_path / "folder"
+    if place == "below a file":
+        folder = file / "below"
+    elif place == "read-only":
+        folder.mkdir(mode=0o500)
+        if os.access(folder, os.W_OK):
+            pytest.skip("root may write anywhere")
+    elif place == "a link to nowhere":
+        folder.symlink_to(tmp_path / "nowhere")
+    output = folder / "studies.db" if command == "dashboard" else folder
+    db = tmp_path / "mine.db"
+    said = tuner(command, "--hdim", "64", "--seqlen", "512", "-o", output, "--db", db)
+    what = "a new file in a folder" if command == "dashboard" else "a folder"
+    assert said.status == 2
+    assert said.err == (f"tuner: --output is '{output}', but must be {what} that can be written\n")
+    assert file.read_text() == "mine"
+    assert not db.exists()
+
+
+def test_a_dashboard_makes_no_folder(tuner: Run, tmp_path: Path) -> None:
+    output = tmp_path / "missing" / "studies.db"
+    said = tuner("dashboard", "--hdim", "64", "--seqlen", "512", "-o", output)
+    assert said.status == 2
+    assert f"--output is '{output}', but must be a new file in a folder" in said.err
+    assert not output.parent.exists()
+
+
 @pytest.fixture
 def database(searched: Path) -> Path:
     return searched
