@@ -15,6 +15,7 @@ from kernels.attention.problem import DTYPES, GRID_SEQLENS, HEADDIMS, Problem
 from tuner.cli.failure import CommandError
 
 _MOST_DIGITS = 15  # more than any of these numbers needs, and a float holds each exactly
+_GREATEST_SEED = 2**32 - 1
 
 
 def whole_number(value: str | int) -> int:
@@ -28,13 +29,12 @@ def whole_number(value: str | int) -> int:
     return number
 
 
-def natural_number(value: str | int) -> int:
-    """A number of at least 0, as Typer's parser of an option, which it also gives the default."""
-    number = _number(str(value))
-    if number is None:
-        raise typer.BadParameter(
-            f"{_shown(str(value))} is not a whole number of at least 0 and {_MOST_DIGITS} digits "
-            "at most"
+def seed(text: str) -> int:
+    """The value of `--seed`, which numpy's generators take 32 bits of."""
+    number = _number(text)
+    if number is None or number > _GREATEST_SEED:
+        raise CommandError(
+            f"--seed is {_shown(text)}, but must be a whole number from 0 to {_GREATEST_SEED}"
         )
     return number
 
