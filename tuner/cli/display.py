@@ -37,6 +37,7 @@ _NAMES: dict[type[Event], str] = {
     FinalsStarted: "finals",
     ProblemEnded: "ended",
 }
+_CUT_SHORT = "time was up before its defaults and its neighbours' winners were tried"
 
 
 class Watch:
@@ -44,7 +45,9 @@ class Watch:
 
     def __init__(self) -> None:
         self.trials = 0  # new ones
-        self.refusal = ""  # why a problem was not searched that has no record either
+        self._refusal = ""  # why a problem was not searched that has no record either
+        self._failures: Counter[str] = Counter()  # of problems that ended without a record
+        self._cut_short = False  # such a one was
         self.seconds = Seconds()
 
     def __call__(self, event: Event) -> None:
@@ -52,9 +55,24 @@ class Watch:
             self.trials += 1
         elif isinstance(event, ProblemEnded):
             self.seconds = _add(self.seconds, event.seconds)
+            if event.record is None:
+                self._failures.update(event.reasons)
+                self._cut_short |= event.cut_short
         elif isinstance(event, ProblemSkipped) and event.record is None:
-            self.refusal = event.reason
+            self._refusal = event.reason
         self.show(event)
+
+    @property
+    def refusal(self) -> str:
+        """Why there is no record, where none came of anything; one sentence."""
+        if self._refusal:
+            return self._refusal
+        if self._cut_short:
+            return f"{_CUT_SHORT}, so nothing was recorded"
+        said = "no candidate succeeded, so nothing was recorded"
+        for reason, _ in self._failures.most_common(1):
+            said += f": {reason.removeprefix(f'{Outcome.REJECTED.value}: ')}"
+        return said
 
     def say(self, sentence: str) -> None:
         """One sentence for the user that is not about a problem."""
@@ -168,11 +186,11 @@ def _line(event: Event) -> str:
         return f"  finals: {event.finalists} candidates in {event.rounds} interleaved rounds"
     record = event.record
     if record is None and event.cut_short:
-        why = "time was up before its defaults and its neighbours' winners were tried"
-        return f"{event.problem}: {why}, so nothing is recorded"
+        return f"{event.problem}: {_CUT_SHORT}, so nothing is recorded"
     if record is None:
         reasons = "; ".join(f"{n}× {r}" for r, n in Counter(event.reasons).most_common(3))
-        return f"{event.problem}: no candidate succeeded, the default stays in force ({reasons})"
+        why = f" ({reasons})" if reasons else ""
+        return f"{event.problem}: no candidate succeeded, the default stays in force{why}"
     note = f" ({record.note})" if record.note else ""
     return f"{event.problem}: {record.measurement.tflops:.0f} TFLOP/s with {record.candidate}{note}"
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tuner.cli import options
-from tuner.cli.failure import warn
+from tuner.cli.failure import CommandError, warn
 from tuner.cli.options import (
     Batch,
     Causal,
@@ -93,6 +93,7 @@ def record(
     asked = options.shapes(hdim, seqlen, causal, dtype, batch, heads)
     problems = asked.named()
     templates = options.templates(template)
+    options.writable_folder("--output", output)  # before hours of measuring, not after
 
     from tuner.cli.display import watching
     from tuner.cli.executors import executor_for, needs_gpu
@@ -104,11 +105,16 @@ def record(
     needs_gpu("record")
     with (
         executor_for("cuda", None, jobs, gpus) as executor,
-        Store.open(user_database(db)) as store,
         watching(as_json) as watch,
     ):
-        watch.say(executor.announce())
-        with keeping(watch, store.location) as observer:
-            paths = record_spaces(problems, executor, store, output, templates, observer)
+        refusals = [executor.refuse(problem) for problem in problems]
+        if all(refusals):
+            raise CommandError(f"{refusals[0]}, so there is nothing to record")
+        with Store.open(user_database(db)) as store:
+            watch.say(executor.announce())
+            with keeping(watch, store.location) as observer:
+                paths = record_spaces(problems, executor, store, output, templates, observer)
         for path in paths:
             watch.say(f"Wrote {path}.")
+    if not paths:
+        raise CommandError(watch.refusal)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from kernels.attention.problem import DTYPES, GRID_SEQLENS, HEADDIMS, Problem
 from tuner.cli.failure import CommandError
 
 _MOST_DIGITS = 15  # more than any of these numbers needs, and a float holds each exactly
+_GREATEST_SEED = 2**32 - 1
 
 
 def whole_number(value: str | int) -> int:
@@ -27,13 +29,12 @@ def whole_number(value: str | int) -> int:
     return number
 
 
-def natural_number(value: str | int) -> int:
-    """A number of at least 0, as Typer's parser of an option, which it also gives the default."""
-    number = _number(str(value))
-    if number is None:
-        raise typer.BadParameter(
-            f"{_shown(str(value))} is not a whole number of at least 0 and {_MOST_DIGITS} digits "
-            "at most"
+def seed(text: str) -> int:
+    """The value of `--seed`, which numpy's generators take 32 bits of."""
+    number = _number(text)
+    if number is None or number > _GREATEST_SEED:
+        raise CommandError(
+            f"--seed is {_shown(text)}, but must be a whole number from 0 to {_GREATEST_SEED}"
         )
     return number
 
@@ -288,6 +289,45 @@ def one_of(option: str, text: str, accepted: Sequence[str]) -> str:
     if text not in accepted:
         raise CommandError(f"{option} is {_shown(text)}, but must be one of {', '.join(accepted)}")
     return text
+
+
+def writable_folder(option: str, folder: Path) -> Path:
+    """`folder`, if it can be written, or made where it is not there; nothing is made here."""
+    if not _can_be_written(folder):
+        raise CommandError(f"{option} is '{folder}', but must be a folder that can be written")
+    return folder
+
+
+def new_file(option: str, file: Path) -> Path:
+    """`file`, if there is none yet, and its folder is there and can be written."""
+    possible = True
+    try:
+        file.lstat()
+    except FileNotFoundError:
+        possible = file.parent.is_dir() and _can_be_written(file.parent)
+    except (OSError, ValueError):  # below a file, too long, with a NUL character
+        possible = False
+    else:
+        raise CommandError(f"{option} is '{file}', which exists already: name a new file")
+    if not possible:
+        raise CommandError(
+            f"{option} is '{file}', but must be a new file in a folder that can be written"
+        )
+    return file
+
+
+def _can_be_written(folder: Path) -> bool:
+    for place in (folder, *folder.parents):
+        try:
+            place.stat()
+        except FileNotFoundError:
+            if place.is_symlink():
+                return False  # it leads nowhere, and no folder can be made of its name
+            continue
+        except (OSError, ValueError):  # below a file, too long, with a NUL character
+            return False
+        return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+    return False
 
 
 def _dtypes(texts: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -46,6 +46,8 @@ def plot(
     """Draw the trials of problems: their history, which parameters matter, slices, distribution."""
     problems = options.shapes(hdim, seqlen, causal, dtype, batch, heads).named()
     options.one_of("--format", suffix, ("svg", "png", "pdf"))
+    if output is not None:
+        options.writable_folder("--output", output)
 
     from tuner.search import pictures
     from tuner.search.study import study_of
@@ -110,8 +112,7 @@ def dashboard(
     The file is Optuna's alone, and a copy: no search reads it.
     """
     problems = options.shapes(hdim, seqlen, causal, dtype, batch, heads).named()
-    if output.exists():
-        raise CommandError(f"--output is '{output}', which exists already: name a new file")
+    options.new_file("--output", output)
 
     from tuner.search.study import study_of
 

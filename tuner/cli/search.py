@@ -58,10 +58,7 @@ def search(
     sampler: Annotated[
         str, typer.Option(metavar="NAME", help="surrogate, tpe, gp, random or exhaustive.")
     ] = "surrogate",
-    seed: Annotated[
-        int,
-        typer.Option(metavar="N", parser=options.natural_number, help="Seed of the sampler."),
-    ] = 0,
+    seed: Annotated[str, typer.Option(metavar="N", help="Seed of the sampler.")] = "0",
     template: Template = None,
     objective: Annotated[
         str,
@@ -112,6 +109,7 @@ def search(
     began = time.monotonic()
     asked = options.shapes(hdim, seqlen, causal, dtype, batch, heads)
     budget_s = options.seconds("--budget", budget)
+    sampler_seed = options.seed(seed)
     templates = options.templates(template)
     for name in _MATRIX_THREADS:
         os.environ.setdefault(name, "1")
@@ -147,7 +145,7 @@ def search(
             problems = served  # nobody named what is refused: the rest of the grid will do
         if budget_s is not None:
             budget_s = max(1.0, budget_s - (time.monotonic() - began))
-        settings = Options(trials, budget_s, sampler, seed, force, templates)
+        settings = Options(trials, budget_s, sampler, sampler_seed, force, templates)
         with Layers.open(db) as layers, watching(as_json) as watch:
             if opened.origin == "cuda" and (why := conflict(layers.store, objective)):
                 raise CommandError(f"{why}: give another --db")
@@ -180,7 +178,7 @@ def search(
                     "stand.",
                 )
     if problems and not records:
-        raise CommandError(watch.refusal or "no candidate succeeded, so nothing was recorded")
+        raise CommandError(watch.refusal)
 
 
 def _cannot(executor: Executor) -> str:

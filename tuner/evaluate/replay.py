@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -69,6 +69,7 @@ class ReplayExecutor(Executor):
         self.target = latest.header.target
         self._dates = sorted({space.header.recorded_at[:10] for space in chosen})
         self._spaces: dict[Problem, dict[str, RecordedSpace]] = defaultdict(dict)
+        self._lacks: dict[tuple[Problem, str], str] = {}
         # The latest of several recordings of one template and problem.
         for space in sorted(chosen, key=lambda space: space.header.recorded_at):
             self._spaces[space.header.problem][space.header.template] = space
@@ -114,7 +115,8 @@ class ReplayExecutor(Executor):
     def compile(self, problem: Problem, candidate: Candidate) -> Future[Compilation]:
         trial = self._trial(problem, candidate)
         if trial is None:
-            return _done(Compilation(candidate, Outcome.REJECTED, "not recorded"))
+            why = self._lack(problem, candidate.template)
+            return _done(Compilation(candidate, Outcome.REJECTED, why))
         seconds = trial.compile_s or 0.0
         hung_or_crashed = trial.outcome in (Outcome.CRASHED, Outcome.TIMEOUT)
         if trial.outcome in _COMPILE_OUTCOMES or (hung_or_crashed and trial.evaluate_s is None):
@@ -131,7 +133,8 @@ class ReplayExecutor(Executor):
     ) -> Future[Evaluation]:
         trial = self._trial(problem, candidate)
         if trial is None:
-            return _done(Evaluation(candidate, Outcome.REJECTED, "not recorded"))
+            why = self._lack(problem, candidate.template)
+            return _done(Evaluation(candidate, Outcome.REJECTED, why))
         return _done(
             Evaluation(
                 candidate, trial.outcome, trial.reason, trial.measurement, trial.evaluate_s or 0.0
@@ -144,7 +147,9 @@ class ReplayExecutor(Executor):
         for candidate in entrants:
             trial = self._trial(problem, candidate)
             if trial is None or trial.measurement is None:
-                dropped[candidate] = trial.reason if trial else "not recorded"
+                dropped[candidate] = (
+                    trial.reason if trial else self._lack(problem, candidate.template)
+                )
                 continue
             recorded = trial.measurement
             samples = _drawn(str(candidate), recorded.samples_ms, rounds)
@@ -169,6 +174,31 @@ class ReplayExecutor(Executor):
     def _trial(self, problem: Problem, candidate: Candidate) -> Trial | None:
         space = self._spaces.get(problem, {}).get(candidate.template)
         return None if space is None else space.trials.get(candidate.config)
+
+    def _lack(self, problem: Problem, template: str) -> str:
+        """Why a config of `template` has no trial: for want of a recording, or because those that
+        there are speak of a kernel with other parameters, or just this one was left out."""
+        if (problem, template) not in self._lacks:
+            self._lacks[problem, template] = self._find_lack(problem, template)
+        return self._lacks[problem, template]
+
+    def _find_lack(self, problem: Problem, template: str) -> str:
+        space = self._spaces.get(problem, {}).get(template)
+        if space is None:
+            return f"{template} was not recorded for {problem}"
+        if template not in registry.names():
+            return "not recorded"
+        present, capability = registry.get(template), self.target.hardware.capability
+        refusals = Counter(
+            present.reject(problem.specialization, config, capability) for config in space.trials
+        )
+        if None in refusals:
+            return "not recorded"
+        ((refusal, _),) = refusals.most_common(1)
+        return (
+            f"none of the {len(space.trials)} recorded configs of {template} fits its present "
+            f"kernel: {refusal}"
+        )
 
     def _changed(self) -> list[str]:
         recorded: dict[str, set[str]] = defaultdict(set)

@@ -302,6 +302,7 @@ class Exploration:
         if trial.outcome is Outcome.REJECTED:
             self._proposals.tell(trial)
             self._started -= 1  # costs no trial, and is nothing to keep
+            self._note(trial)
             return
         self._keep(trial)
         try:
@@ -321,6 +322,10 @@ class Exploration:
     def _keep(self, trial: Trial) -> None:
         self.trials[trial.candidate] = trial
         self.counts[trial.outcome] += 1
+        self._note(trial)
+
+    def _note(self, trial: Trial) -> None:
+        """Count why it failed, for whoever asks why there is no record."""
         if trial.outcome not in (Outcome.OK, Outcome.PRUNED):
             self.reasons[f"{trial.outcome.value}: {trial.reason}"] += 1
 

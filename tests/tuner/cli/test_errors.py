@@ -28,7 +28,9 @@ BAD = [
     (("search", "--hdim", ""), ("--hdim", "''")),
     (("search", "--hdim", "9" * 5000), ("--hdim", "'999", "15 digits")),
     (("search", "--batch", "9" * 5000), ("--batch", "'999", "15 digits")),
-    (("search", "--seed", "9" * 5000), ("--seed", "'999", "15 digits")),
+    (("search", "--seed", "9" * 5000), ("--seed", "'999", "from 0 to 4294967295")),
+    (("search", "--seed", str(2**32)), ("--seed is '4294967296'", "from 0 to 4294967295")),
+    (("search", "--seed", "-1"), ("--seed is '-1'", "from 0 to 4294967295")),
     (("search", "--budget", "9" * 5000 + "h"), ("--budget", "'999", "60s")),
     (("search", "--budget", "\u0663s"), ("--budget", "60s")),
     (("lookup", "--hdim", "64", "--seqlen", "8", "--heads", "9" * 400), ("--heads", "15 digits")),
@@ -85,6 +87,40 @@ def test_one_sentence(
     assert said.err.count("\n") == 1
     for text in named:
         assert text in said.err
+
+
+@pytest.mark.parametrize("command", ["record", "plot", "dashboard"])
+@pytest.mark.parametrize("place", ["a file", "below a file", "read-only", "a link to nowhere"])
+def test_an_output_that_cannot_be_written_is_refused_at_once(
+    tuner: Run, tmp_path: Path, command: str, place: str
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    folder = file if place == "a file" else tmp_path / "folder"
+    if place == "below a file":
+        folder = file / "below"
+    elif place == "read-only":
+        folder.mkdir(mode=0o500)
+        if os.access(folder, os.W_OK):
+            pytest.skip("root may write anywhere")
+    elif place == "a link to nowhere":
+        folder.symlink_to(tmp_path / "nowhere")
+    output = folder / "studies.db" if command == "dashboard" else folder
+    db = tmp_path / "mine.db"
+    said = tuner(command, "--hdim", "64", "--seqlen", "512", "-o", output, "--db", db)
+    what = "a new file in a folder" if command == "dashboard" else "a folder"
+    assert said.status == 2
+    assert said.err == (f"tuner: --output is '{output}', but must be {what} that can be written\n")
+    assert file.read_text() == "mine"
+    assert not db.exists()
+
+
+def test_a_dashboard_makes_no_folder(tuner: Run, tmp_path: Path) -> None:
+    output = tmp_path / "missing" / "studies.db"
+    said = tuner("dashboard", "--hdim", "64", "--seqlen", "512", "-o", output)
+    assert said.status == 2
+    assert f"--output is '{output}', but must be a new file in a folder" in said.err
+    assert not output.parent.exists()
 
 
 @pytest.fixture

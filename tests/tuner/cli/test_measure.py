@@ -12,7 +12,7 @@ from tests.tuner.cli.conftest import H100, RECORDED
 from tuner import device
 from tuner.cli import executors
 from tuner.evaluate.replay import ReplayExecutor
-from tuner.evaluate.space_file import read_space
+from tuner.evaluate.space_file import read_space, write_space
 from tuner.trial import Outcome
 
 Run = Callable[..., Any]
@@ -48,14 +48,24 @@ def test_compile_says_what_each_config_uses(tuner: Run) -> None:
     assert "2 ok" in table
 
 
-def test_record_writes_spaces_that_replay(
-    tuner: Run, spaces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def measuring(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Lets `record` take a folder of spaces for the GPU."""
+
     class Measuring(ReplayExecutor):
         origin = "cuda"
 
-    monkeypatch.setattr(device, "has_gpu", lambda: True)
-    monkeypatch.setattr(executors, "open_executor", lambda *a, **m: Measuring(spaces))
+    def take(folder: Path) -> None:
+        monkeypatch.setattr(device, "has_gpu", lambda: True)
+        monkeypatch.setattr(executors, "open_executor", lambda *a, **m: Measuring(folder))
+
+    return take
+
+
+def test_record_writes_spaces_that_replay(
+    tuner: Run, spaces: Path, measuring: Callable[[Path], None], tmp_path: Path
+) -> None:
+    measuring(spaces)
     words = ("--hdim", "256", "--seqlen", "512", "--no-causal", "-o", tmp_path / "out")
     said = tuner("record", *words, "--db", tmp_path / "work.db")
     assert said.status == 0, said.err
@@ -67,6 +77,37 @@ def test_record_writes_spaces_that_replay(
     crashed = [t for t in mine.trials.values() if t.outcome is Outcome.CRASHED]
     assert crashed
     assert all(trial.reason for trial in crashed)
+
+
+def test_record_of_a_problem_that_is_refused_is_an_error(
+    tuner: Run, spaces: Path, measuring: Callable[[Path], None], tmp_path: Path
+) -> None:
+    measuring(spaces)
+    db = tmp_path / "work.db"
+    said = tuner("record", "--hdim", "96", "--seqlen", "512", "-o", tmp_path / "out", "--db", db)
+    assert said.status == 2
+    assert said.err.count("\n") == 1
+    assert "headdim is 96, but must be one of (64, 128, 256)" in said.err
+    assert not db.exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_record_where_no_candidate_succeeds_is_an_error(
+    tuner: Run, spaces: Path, measuring: Callable[[Path], None], tmp_path: Path
+) -> None:
+    (path,) = (p for p in spaces.iterdir() if read_space(p).header.problem == RECORDED[1])
+    folder = tmp_path / "failing"
+    folder.mkdir()
+    trials = read_space(path).trials.values()
+    write_space(folder / path.name, [t for t in trials if t.outcome is Outcome.CRASHED])
+    measuring(folder)
+    words = ("--hdim", "256", "--seqlen", "512", "--no-causal", "-o", tmp_path / "out")
+    said = tuner("record", *words, "--db", tmp_path / "work.db")
+    assert said.status == 2
+    assert said.err.splitlines()[-1].startswith(
+        "tuner: no candidate succeeded, so nothing was recorded: "
+    )
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_doctor(tuner: Run) -> None:

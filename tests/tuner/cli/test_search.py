@@ -6,13 +6,17 @@ import os
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kernels.attention.config import Config
 from tuner.evaluate.replay import shipped_spaces
+from tuner.evaluate.space_file import read_space, write_space
 from tuner.evaluate.t4 import SUFFIXES
+from tuner.trial import Candidate
 
 Run = Callable[..., Any]
 
@@ -139,6 +143,39 @@ def test_what_a_replay_lacks_is_said(tuner: Run) -> None:
     assert left + replayed == 12
     assert re.search(rf"Without hopper in \d of {replayed}, where it was not recorded\.", said.err)
     assert "Left out" not in tuner(*words, "--seqlen", "8192", "--causal", "--trials", "2").err
+
+
+def test_recordings_that_fit_no_present_kernel_are_said_to(
+    tuner: Run, spaces: Path, tmp_path: Path
+) -> None:
+    (path,) = (p for p in spaces.iterdir() if read_space(p).header.problem.causal)
+    former = [
+        replace(trial, candidate=Candidate("portable", Config(config, former=1)))
+        for config, trial in read_space(path).trials.items()
+    ]
+    folder = tmp_path / "former"
+    folder.mkdir()
+    write_space(folder / path.name, former)
+    words = ("--spaces", folder, "--db", tmp_path / "mine.db", "--causal")
+    said = tuner("search", *words, "--hdim", "256", "--seqlen", "512", "--trials", "5")
+    assert said.status == 2
+    *_, line, last = said.err.splitlines()
+    why = f"none of the {len(former)} recorded configs of portable fits its present kernel: "
+    assert re.search(rf"stays in force \(\d+× rejected: {why}parameters are ", line)
+    assert last.startswith(
+        f"tuner: no candidate succeeded, so nothing was recorded: {why}parameters are"
+    )
+    assert "()" not in said.err
+
+
+def test_a_template_that_was_not_recorded_is_said_to_be(tuner: Run, spaces: Path) -> None:
+    words = ("--hdim", "256", "--seqlen", "512", "--causal", "--template", "hopper")
+    said = tuner("search", "--spaces", spaces, *words)
+    assert said.status == 2
+    assert said.err.splitlines()[-1] == (
+        "tuner: no candidate succeeded, so nothing was recorded: hopper was not recorded for "
+        "D256 S512 causal fp16 B32 H8"
+    )
 
 
 def test_a_headdim_of_no_template_is_not_called_unrecorded(tuner: Run) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from recording import PEERS, PROBLEM, TARGET, config, one_of_each, trial
 
+from kernels.attention import registry
+from kernels.attention.config import Config
 from kernels.attention.problem import Problem
 from tuner.evaluate import replay
 from tuner.evaluate.backend import open_executor
@@ -97,10 +99,36 @@ def test_a_hang_of_the_compiler_is_one_of_compilation(tmp_path: Path) -> None:
 
 def test_what_was_not_recorded_is_rejected(folder: Path) -> None:
     executor = ReplayExecutor(folder)
-    for stranger in (candidate(77), Candidate("hopper", config(0))):
+    for stranger, why in (
+        (candidate(77), "not recorded"),
+        (Candidate("hopper", config(0)), f"hopper was not recorded for {PROBLEM}"),
+    ):
         compiled = executor.compile(PROBLEM, stranger).result(0)
-        assert (compiled.outcome, compiled.reason) == (Outcome.REJECTED, "not recorded")
+        assert (compiled.outcome, compiled.reason) == (Outcome.REJECTED, why)
         assert executor.evaluate(PROBLEM, stranger, None).result(0).outcome is Outcome.REJECTED
+
+
+def test_recordings_of_a_kernel_with_other_parameters_are_said_not_to_fit(tmp_path: Path) -> None:
+    template = registry.get("portable")
+    whole = template.default(PROBLEM, TARGET.hardware.capability)
+    former = [
+        replace(trial(number), candidate=Candidate("portable", Config(old=number)))
+        for number in range(3)
+    ]
+    write_space(tmp_path / "a.json", former)
+    wanted = Candidate("portable", whole)
+    compiled = ReplayExecutor(tmp_path).compile(PROBLEM, wanted).result(0)
+    assert compiled.outcome is Outcome.REJECTED
+    assert compiled.reason == (
+        "none of the 3 recorded configs of portable fits its present kernel: parameters are "
+        f"['old'], but must be {sorted(whole)}"
+    )
+    one_fits = replace(trial(3), candidate=wanted)
+    write_space(tmp_path / "a.json", [*former, one_fits])
+    executor = ReplayExecutor(tmp_path)
+    assert executor.compile(PROBLEM, wanted).result(0).outcome is Outcome.OK
+    other = Candidate("portable", Config(old=9))
+    assert executor.compile(PROBLEM, other).result(0).reason == "not recorded"
 
 
 def test_a_race_draws_the_same_samples_every_time(folder: Path) -> None:
