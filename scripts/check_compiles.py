@@ -14,13 +14,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (lets Hugging Face's `kernels`, if installed, share its name with ours)
 from kernels.attention import registry
-from kernels.attention.capability import limits
+from kernels.attention.capability import limits, supported
 from kernels.attention.config import Config
 from kernels.attention.problem import DTYPES, Specialization
 from kernels.attention.template import CompileError
@@ -86,11 +87,17 @@ def check(job: Job) -> str | None:
     return None
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("capabilities", nargs="*", type=int, default=CAPABILITIES)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    options = parser.parse_args()
+    options = parser.parse_args(words)
+    if options.jobs is not None and options.jobs < 1:
+        parser.error(f"--jobs is {options.jobs}, but must be a whole number of at least 1")
+    for capability in options.capabilities:
+        if capability not in supported():
+            known = ", ".join(map(str, supported()))
+            parser.error(f"CAPABILITY is {capability}, but must be one of {known}")
 
     import triton
 

@@ -20,6 +20,7 @@ import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention.problem import GRID_SEQLENS, HEADDIMS, Problem
 from tuner.record import Record, standing
 from tuner.store import Store
+from tuner.store.errors import StoreError
 
 HEADLINES = ((64, 4096), (128, 8192), (256, 16384))
 PEERS = {
@@ -37,21 +38,25 @@ COLOURS = {
 }
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("database", type=Path)
     parser.add_argument("--output", type=Path, help="where the picture goes; none: the table only")
     parser.add_argument("--dtype", default="fp16", choices=("fp16", "bf16"))
     parser.add_argument("--gpu", default="H100", help="part of the GPU's name")
-    arguments = parser.parse_args()
-    with Store.read_only(arguments.database) as store:
-        records = [
-            record
-            for record in standing(store.records()).values()
-            if record.problem.dtype == arguments.dtype
-            and record.origin == "cuda"
-            and arguments.gpu in record.target.gpu_name
-        ]
+    arguments = parser.parse_args(words)
+    try:
+        with Store.read_only(arguments.database) as store:
+            held = standing(store.records()).values()
+    except StoreError as error:
+        parser.error(str(error))
+    records = [
+        record
+        for record in held
+        if record.problem.dtype == arguments.dtype
+        and record.origin == "cuda"
+        and arguments.gpu in record.target.gpu_name
+    ]
     if not records:
         parser.error(
             f"{arguments.database} holds no {arguments.dtype} records measured on {arguments.gpu}"

@@ -32,6 +32,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from kernels.attention.launching import DirectLaunch
+from kernels.attention.problem import HEADDIMS
 from tuner import repetition, runtime
 
 BLOCKS = 21
@@ -53,7 +54,7 @@ class Figure:
     least_us: float
 
 
-def measure(headdims: Sequence[int] = (64, 128, 256)) -> list[Figure]:
+def measure(headdims: Sequence[int] = HEADDIMS) -> list[Figure]:
     """All figures for this machine."""
     if torch.cuda.is_available():
         return [figure for headdim in headdims for figure in _on_gpu(headdim)]
@@ -204,11 +205,14 @@ def _stand_in() -> Iterator[None]:
                 setattr(torch._C, name, function)
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--hdim", type=int, nargs="+", default=[64, 128, 256])
+    parser.add_argument("--hdim", type=int, nargs="+", default=HEADDIMS)
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
+    for headdim in options.hdim:
+        if headdim not in HEADDIMS:
+            parser.error(f"--hdim is {headdim}, but must be one of {', '.join(map(str, HEADDIMS))}")
     warnings.simplefilter("ignore", tuner.UntunedWarning)
     figures = measure(options.hdim)
     if options.json:

@@ -40,6 +40,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention.problem import Problem
+from tuner.cli.failure import CommandError
 from tuner.cli.options import seconds as seconds_of
 from tuner.device import has_gpu
 from tuner.evaluate.executor import Executor, Race
@@ -285,7 +286,7 @@ def _disagreeing(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
     ]
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shapes", default="64,128,256", help="headdims of headline shapes")
     parser.add_argument("--full", action="store_true", help="without the causal mask")
@@ -296,11 +297,17 @@ def main() -> None:
     parser.add_argument("--budget", default="25m", help="time for all of it")
     parser.add_argument("--add", action="store_true", help="to what OUTPUT holds already")
     parser.add_argument("--output", type=Path, default=Path("prove.json"))
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
+    for option, number in (("--repeats", arguments.repeats), ("--trials", arguments.trials)):
+        if number is not None and number < 1:
+            parser.error(f"{option} is {number}, but must be a whole number of at least 1")
     contestants = arguments.contestants.split(",")
     if unknown := [name for name in contestants if name not in CONTESTANTS]:
         parser.error(f"contestant is {unknown[0]!r}, but must be one of {', '.join(CONTESTANTS)}")
-    budget_s = seconds_of("--budget", arguments.budget)
+    try:
+        budget_s = seconds_of("--budget", arguments.budget)
+    except CommandError as error:
+        parser.error(str(error))
     assert budget_s is not None
     end = time.monotonic() + budget_s
 

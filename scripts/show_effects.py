@@ -19,24 +19,39 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention.config import Config, Value
 from tuner.evaluate.space_file import RecordedSpace, read_space
+from tuner.evaluate.t4 import SpaceError
 
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("files", nargs="+", type=Path)
+    tables = []
     for path in parser.parse_args(words).files:
-        print("\n".join(effects(read_space(path))), end="\n\n")
+        try:
+            tables.append(effects(read_space(path)))
+        except SpaceError as error:
+            parser.error(str(error))
+        except OSError as error:
+            parser.error(f"{path} cannot be read: {error.strerror or error}")
+    for lines in tables:
+        print("\n".join(lines), end="\n\n")
     return 0
 
 
 def effects(space: RecordedSpace) -> list[str]:
-    """The table of one space, its own configs' rates in TFLOP/s."""
+    """The table of one space, its own configs' rates in TFLOP/s.
+
+    Raises:
+        SpaceError: it is damaged, or none of its configs was timed.
+    """
     header = space.header
     rates = {
         config: trial.measurement.tflops
         for config, trial in space.trials.items()
         if trial.measurement is not None
     }
+    if not rates:
+        raise SpaceError(f"{space.path} holds no config that was timed")
     on = header.target
     lines = [
         f"{header.problem}, {header.template}: {len(rates)} configs timed on {on.gpu_name}, "

@@ -127,7 +127,13 @@ def stale(db: Database = None, as_json: Json = False) -> None:
 def export(
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Where to; stdout if not given."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            parser=options.path,
+            help="Where to; stdout if not given.",
+        ),
     ] = None,
     form: Annotated[
         str,
@@ -179,7 +185,10 @@ def export(
 
 
 def import_files(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Exported documents.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", parser=options.path, help="Exported documents."),
+    ],
     db: Database = None,
     as_json: Json = False,
 ) -> None:

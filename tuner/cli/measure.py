@@ -79,7 +79,10 @@ def record(
     heads: Heads = None,
     template: Template = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Folder for the files.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="DIR", parser=options.path, help="Folder for the files."
+        ),
     ] = Path(),
     jobs: Jobs = None,
     gpus: Gpus = None,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tuner.cli.failure import CommandError
 from tuner.cli.options import Json
 
 
@@ -30,6 +31,9 @@ def merge(
     from tuner.store.database import Store
     from tuner.store.merge import contents, merge_trials
     from tuner.store.merge import merge as merge_records
+
+    if "" in sources:
+        raise CommandError("A B... has '', but must be names of databases and documents")
 
     # All are read before the output is touched.
     parts = [contents(source) for source in dict.fromkeys(sources)]

@@ -29,6 +29,14 @@ def whole_number(value: str | int) -> int:
     return number
 
 
+def path(value: str | Path) -> Path:
+    """A path, as Typer's parser of an option, which it also gives the default: of the empty name,
+    which a script passes for a variable that is not set, Python would make the folder at hand."""
+    if value == "":
+        raise typer.BadParameter("'' is not the name of a file or folder")
+    return Path(value)
+
+
 def seed(text: str) -> int:
     """The value of `--seed`, which numpy's generators take 32 bits of."""
     number = _number(text)
@@ -132,7 +140,9 @@ Gpus = Annotated[
 ]
 Spaces = Annotated[
     Path | None,
-    typer.Option("--spaces", metavar="DIR", help="Folder of recorded spaces to replay."),
+    typer.Option(
+        "--spaces", metavar="DIR", parser=path, help="Folder of recorded spaces to replay."
+    ),
 ]
 
 

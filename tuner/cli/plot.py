@@ -34,7 +34,11 @@ def plot(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="DIR", help="Save files here; else draw in the terminal."
+            "--output",
+            "-o",
+            metavar="DIR",
+            parser=options.path,
+            help="Save files here; else draw in the terminal.",
         ),
     ] = None,
     suffix: Annotated[
@@ -92,7 +96,14 @@ def dashboard(
     batch: Batch = None,
     heads: Heads = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Optuna storage to write, anew.")
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            parser=options.path,
+            help="Optuna storage to write, anew.",
+        ),
     ] = Path("studies.db"),
     export_only: Annotated[
         bool,

@@ -43,7 +43,7 @@ def contents(location: str | Path) -> Contents:
         StoreError: it is neither, or cannot be read, or claims to be of the future, which would
             hide whatever is measured until then.
     """
-    if "://" in str(location) or looks_like_database(Path(location)):
+    if "://" in str(location) or _is_database(Path(location)):
         with Store.read_only(location) as store:
             held = Contents(tuple(store.records()), tuple(store.trials()))
             where = store.location
@@ -59,6 +59,12 @@ def contents(location: str | Path) -> Contents:
                 f"a day from now, {latest}"
             )
     return held
+
+
+def _is_database(path: Path) -> bool:
+    # SQLite takes an empty file for a database without tables, and so do the other commands.
+    empty = path.is_file() and path.suffix != ".json" and path.stat().st_size == 0
+    return empty or looks_like_database(path)
 
 
 def merge(into: Store, records: Iterable[Record]) -> MergeReport:

@@ -75,6 +75,17 @@ def test_it_is_commutative_associative_and_idempotent(
     assert [state(source) for source in sources] == before
 
 
+def test_an_empty_file_is_a_database_without_tables(tuner: Run, tmp_path: Path) -> None:
+    empty, document, out = tmp_path / "empty.db", tmp_path / "empty.json", tmp_path / "out.db"
+    empty.touch()
+    document.touch()
+    said = tuner("merge", empty, "-o", out)
+    assert (said.status, said.err) == (2, tuner("show", "--db", empty).err)
+    assert said.err == f"tuner: {empty} holds no tables yet\n"
+    assert "is not JSON" in tuner("merge", document, "-o", out).err
+    assert not out.exists()
+
+
 def test_databases_and_documents_together(tuner: Run, tmp_path: Path) -> None:
     first = database(tmp_path / "a.db", [samples.record(1)], [samples.trial(1)])
     document = tmp_path / "b.json"
