@@ -9,7 +9,7 @@ from kernels.attention.printable import printable, shown
 
 Value = bool | int | str
 
-_MOST_BITS = 53  # what every database and JSON reader holds exactly
+_MOST_BITS = 1024  # of a number; Python refuses to spell what has some 14000
 
 
 class Config(Mapping[str, Value]):

@@ -10,6 +10,9 @@ import re
 _STEERING = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+MOST_LINE = 1000
+"""Characters of a whole sentence that has such texts in it; ours are far shorter."""
+
 _MOST_BITS = 200  # of a number that is spelled out: some 60 digits
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 
+from kernels.attention.printable import shown
 from kernels.attention.template import Template
 
 # name -> module:class. Modules are imported when asked for, so that a template that needs a newer
@@ -31,6 +32,8 @@ def get(name: str) -> Template:
     try:
         module, _, attribute = _TEMPLATES[name].partition(":")
     except KeyError:
-        raise KeyError(f"template is {name!r}, but must be one of {', '.join(names())}") from None
+        raise KeyError(
+            f"template is {shown(name)}, but must be one of {', '.join(names())}"
+        ) from None
     template: Template = getattr(import_module(module), attribute)()
     return template

@@ -221,7 +221,11 @@ def test_a_pinned_config_is_refused_for_the_templates_own_reason(changes, reason
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({**HOPPER, "stages": 10**5000}, "stages is a number of 16610 bits, but may have 53"),
+        ({**HOPPER, "stages": 10**5000}, "stages is a number of 16610 bits, but may have 1024"),
+        (
+            {**HOPPER, "stages": 10**200},
+            r"config is .*: stages is a number of 665 bits, but must be",
+        ),
         ({"a\nb": 1}, r"config is Config\(a b=1\), but no template accepts that"),
         ({"a\x1bb": 1}, r"config is Config\(a\\x1bb=1\), but no template accepts that"),
         ({"a\nb": 1.5}, r"a\\nb is 1.5, but a config holds"),

@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
+from kernels.attention.printable import MOST_LINE, printable
 from tuner.cli.jsonform import json_form
 from tuner.search.events import (
     Event,
@@ -75,7 +76,7 @@ class Watch:
         return said
 
     def say(self, sentence: str) -> None:
-        """One sentence for the user that is not about a problem."""
+        """One sentence for the user that is not about a problem. Texts of files are in it."""
 
     def show(self, event: Event) -> None:
         """Show one event."""
@@ -102,7 +103,7 @@ class PlainWatch(Watch):
         self._best: Trial | None = None
 
     def say(self, sentence: str) -> None:
-        print(sentence, file=sys.stderr, flush=True)
+        print(printable(sentence, MOST_LINE), file=sys.stderr, flush=True)
 
     def show(self, event: Event) -> None:
         if isinstance(event, ProblemStarted):
@@ -124,7 +125,7 @@ class LiveWatch(Watch):
         self._task = progress.add_task("", total=None, detail="")
 
     def say(self, sentence: str) -> None:
-        self._progress.console.print(escape(sentence), highlight=False)
+        self._progress.console.print(escape(printable(sentence, MOST_LINE)), highlight=False)
 
     def show(self, event: Event) -> None:
         update = self._progress.update
@@ -169,7 +170,7 @@ def _heading(event: ProblemStarted) -> str:
 
 def _line(event: Event) -> str:
     if isinstance(event, ProblemSkipped):
-        reason = event.reason.removeprefix(f"{event.problem} ")
+        reason = printable(event.reason.removeprefix(f"{event.problem} "))
         return f"[{event.index + 1}/{event.count}] {event.problem}: {reason}"
     if isinstance(event, ProblemStarted):
         known = f", {event.known} known" if event.known else ""
@@ -188,10 +189,12 @@ def _line(event: Event) -> str:
     if record is None and event.cut_short:
         return f"{event.problem}: {_CUT_SHORT}, so nothing is recorded"
     if record is None:
-        reasons = "; ".join(f"{n}× {r}" for r, n in Counter(event.reasons).most_common(3))
+        reasons = "; ".join(
+            f"{n}× {printable(r)}" for r, n in Counter(event.reasons).most_common(3)
+        )
         why = f" ({reasons})" if reasons else ""
         return f"{event.problem}: no candidate succeeded, the default stays in force{why}"
-    note = f" ({record.note})" if record.note else ""
+    note = f" ({printable(record.note)})" if record.note else ""
     return f"{event.problem}: {record.measurement.tflops:.0f} TFLOP/s with {record.candidate}{note}"
 
 

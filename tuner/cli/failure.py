@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass
 
 import typer
 
+from kernels.attention.printable import MOST_LINE, printable
 from tuner.store.errors import StoreError
 
 # Newer releases of Typer carry a click of their own, older ones depend on it: take whichever class
@@ -58,12 +58,7 @@ def explain(error: Exception) -> Failure:
 def warn(sentence: str) -> None:
     """Print one line to stderr, under the program's name. The names of files and the values of
     options are in it: none of their characters steers a terminal."""
-    shown = re.sub(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", _spelled, sentence)
-    print(f"tuner: {shown}", file=sys.stderr)
-
-
-def _spelled(character: re.Match[str]) -> str:
-    return repr(character[0])[1:-1]
+    print(f"tuner: {printable(sentence, MOST_LINE)}", file=sys.stderr)
 
 
 def _text(error: Exception) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rich import box
-from rich.console import Console, JustifyMethod
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table
 
+from kernels.attention.printable import MOST_LINE, printable
 from tuner.record import Record
 from tuner.search.events import Seconds
 from tuner.trial import Origin
@@ -33,12 +35,22 @@ def error_console() -> Console:
     return Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
+class _Table(Table):
+    """A table whose cells steer no terminal: the texts of a record come from elsewhere."""
+
+    def add_row(self, *cells: RenderableType | None, **more: Any) -> None:
+        super().add_row(*(printable(c) if isinstance(c, str) else c for c in cells), **more)
+
+
 def table(title: str, *columns: str, left: Sequence[str] = ()) -> Table:
     """An empty table; columns are aligned to the right but for those in `left`."""
-    result = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    result = _Table(
+        title=printable(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+    )
     for column in columns:
         justify: JustifyMethod = "left" if column in left else "right"
-        result.add_column(column, justify=justify, no_wrap=column == "problem", overflow="fold")
+        no_wrap = column == "problem"
+        result.add_column(printable(column), justify=justify, no_wrap=no_wrap, overflow="fold")
     return result
 
 
@@ -99,8 +111,8 @@ def _lead(record: Record) -> str:
 
 
 def print_line(out: Console, text: str) -> None:
-    """A line as it is: not wrapped."""
-    out.print(text, soft_wrap=True)
+    """A line that is not wrapped, and steers no terminal."""
+    out.print(printable(text, MOST_LINE), soft_wrap=True)
 
 
 def ratio(theirs_ms: float | None, ours_ms: float) -> str:

@@ -22,6 +22,11 @@ def test_what_is_no_config_is_refused_in_one_sentence(values: Any, said: str) ->
         Config(values)
 
 
+def test_a_number_that_python_would_not_spell_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^BLOCK_M is a number of 16610 bits, but may have 1024$"):
+        Config(BLOCK_M=10**5000)
+
+
 def test_equal_configs_have_equal_keys() -> None:
     one, two = Config({"b": 1, "a": True}), Config(a=True, b=1)
     assert one == two
