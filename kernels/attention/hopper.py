@@ -149,7 +149,6 @@ class HopperTemplate(Template):
         )  # fmt: skip
 
     def compile(self, specialization: Specialization, config: Config, capability: int) -> Binary:
-        self.insist(specialization, config, capability)
         from kernels.attention.hopper_kernel import attention_forward
 
         source = compiler.source(attention_forward, _arguments(specialization, config), gluon=True)

@@ -104,20 +104,8 @@ class Template(ABC):
         another process.
 
         Raises:
-            CompileError: a static rule rejects the config, for that reason.
             OutOfResources, CompileError: typed refusals of the compiler.
         """
-
-    def insist(self, specialization: Specialization, config: Config, capability: int) -> None:
-        """Everyone asks `reject` first; `compile` asks once more, since what a rule rejects may
-        compile, to nonsense.
-
-        Raises:
-            CompileError: a static rule rejects the config.
-        """
-        reason = self.reject(specialization, config, capability)
-        if reason is not None:
-            raise CompileError(reason)
 
     @abstractmethod
     def prepare(

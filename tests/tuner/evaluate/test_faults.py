@@ -139,12 +139,11 @@ def test_a_fake_ptxas_costs_its_candidate_only(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     template = registry.get("portable")
     problem = Problem.on_grid(64, 4096, True)
-    # Accepted with 8 warps as with 4, unlike the default of 64 rows.
-    roomy = Config({**template.default(problem, 90), "BLOCK_M": 128, "maxnreg": 0})
+    default = template.default(problem, 90)
     farm = CompileFarm(1, deadline_s=20.0)
     try:
         bad, good = (
-            Candidate("portable", Config({**roomy, "num_warps": warps})) for warps in (8, 4)
+            Candidate("portable", Config({**default, "num_warps": warps})) for warps in (8, 4)
         )
         start = time.monotonic()
         ended = farm.submit(bad, problem.specialization, 90).result(120)
