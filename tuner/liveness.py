@@ -31,6 +31,15 @@ def refusal(candidate: Candidate, problem: Problem, capability: int) -> str | No
     return unserved or template.reject(specialization, candidate.config, capability)
 
 
+def unserved(problem: Problem, capability: int) -> str | None:
+    """Why no template serves `problem`; None if one does."""
+    specialization = problem.specialization
+    reasons = {registry.get(name).supports(specialization, capability) for name in registry.names()}
+    if None in reasons:
+        return None
+    return "; ".join(sorted(reason for reason in reasons if reason))
+
+
 def alive(record: Record) -> bool:
     """Whether `record` speaks for the kernel as it is now, which accepts its config."""
     capability = record.target.hardware.capability

@@ -74,8 +74,8 @@ def standing(
 
     Superseded ones fall first: who lost a race against a later verdict stays out even if its own
     figure, from another day, is higher (else noise would ratchet upwards). Among the rest, which
-    never met, one that is `alive` comes first, then a measured one beats a replayed one, then the
-    faster one wins, then the smaller uid.
+    never met, one that is `alive` (by default all are) comes first, then a measured one beats a
+    replayed one, then the faster one wins, then the smaller uid.
     """
     records = list(records)
     fallen = superseded(records)

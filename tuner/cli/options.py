@@ -301,15 +301,14 @@ def one_of(option: str, text: str, accepted: Sequence[str]) -> str:
     return text
 
 
-def writable_folder(option: str, folder: Path) -> Path:
-    """`folder`, if it can be written, or made where it is not there; nothing is made here."""
+def writable_folder(option: str, folder: Path) -> None:
+    """Refuse a folder that cannot be written, nor made where it is not there; nothing is made."""
     if not _can_be_written(folder):
         raise CommandError(f"{option} is '{folder}', but must be a folder that can be written")
-    return folder
 
 
-def new_file(option: str, file: Path) -> Path:
-    """`file`, if there is none yet, and its folder is there and can be written."""
+def new_file(option: str, file: Path) -> None:
+    """Refuse a file that is there already, or whose folder is not there or cannot be written."""
     possible = True
     try:
         file.lstat()
@@ -323,7 +322,6 @@ def new_file(option: str, file: Path) -> Path:
         raise CommandError(
             f"{option} is '{file}', but must be a new file in a folder that can be written"
         )
-    return file
 
 
 def _can_be_written(folder: Path) -> bool:

@@ -121,6 +121,7 @@ def search(
     from tuner.cli.missed import Missed
     from tuner.cli.tables import console, print_line, print_records, time_line
     from tuner.device import has_gpu
+    from tuner.liveness import unserved
     from tuner.search import driver, samplers
     from tuner.search.objective import OBJECTIVES, conflict
     from tuner.search.options import Options
@@ -137,8 +138,8 @@ def search(
         served = [problem for problem in problems if opened.refuse(problem) is None]
         if not served:
             refusal = opened.refuse(problems[0]) or "nothing to search"
-            unmeasured = "was not recorded" in refusal and not has_gpu()
-            advice = "; there is no GPU here to measure it" if unmeasured else ""
+            elsewhere = unserved(problems[0], opened.target.hardware.capability) is None
+            advice = "; there is no GPU here to measure it" if elsewhere and not has_gpu() else ""
             raise CommandError(f"{refusal}{advice}")
         left_out = len(problems) - len(served)
         if asked.seqlens is None:

@@ -19,6 +19,7 @@ from tuner.evaluate.executor import Compilation, Evaluation, Executor, Race
 from tuner.evaluate.space_file import RecordedSpace, read_space
 from tuner.evaluate.t4 import SUFFIXES, SpaceError
 from tuner.evaluate.timing import spread
+from tuner.liveness import unserved
 from tuner.trial import Candidate, Origin, Outcome, Trial
 
 T = TypeVar("T")
@@ -95,13 +96,8 @@ class ReplayExecutor(Executor):
     def refuse(self, problem: Problem) -> str | None:
         if problem in self._spaces:
             return None
-        capability = self.target.hardware.capability
-        reasons = {
-            registry.get(name).supports(problem.specialization, capability)
-            for name in registry.names()
-        }
-        if None not in reasons:
-            return "; ".join(sorted(reason for reason in reasons if reason))
+        if reason := unserved(problem, self.target.hardware.capability):
+            return reason
         names = [str(known) for known in self.problems[:_NAMED]]
         more = len(self._spaces) - len(names)
         if more:

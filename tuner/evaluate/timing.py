@@ -93,9 +93,9 @@ def take_samples(sample: Callable[[int], float], best_ms: float | None) -> Timin
 def balanced(count: int, round_index: int) -> list[int]:
     """The order of `count` entrants in a round: over `count` rounds (twice as many, if odd) each
     goes first equally often and follows every other equally often, and who ends a round is followed
-    by ever another one. For under a power cap, what ran
-    before decides at which clock one runs: after FlashAttention-2, at 260 TFLOP/s, a kernel of 700
-    was seen to be a tenth faster than after one of 700.
+    by ever another one. For under a power cap, what ran before decides at which clock one runs:
+    after FlashAttention-2, at 260 TFLOP/s, a kernel of 700 was seen to be a tenth faster than after
+    one of 700.
 
     Williams, Experimental Designs Balanced for the Estimation of Residual Effects of Treatments
     (1949).

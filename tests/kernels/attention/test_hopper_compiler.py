@@ -16,6 +16,7 @@ from kernels.attention.config import Config
 from kernels.attention.hopper import HopperTemplate
 from kernels.attention.problem import HEADDIMS, Problem, Specialization
 from scripts.check_compiles import allowed_spills
+from tests.kernels.attention.ptx import exponents
 
 TEMPLATE = HopperTemplate()
 
@@ -101,12 +102,11 @@ def test_the_wait_for_the_product_may_be_anywhere_in_the_softmax(headdim, change
 def test_an_unchanged_maximum_scales_by_exactly_one(headdim):
     """alpha is 2^(difference of two rounded shifts) in every loop: no product is fused into it."""
     binary = compiled(headdim)
-    ptx, config = binary.kernel.asm["ptx"], binary.config
-    differences = set(re.findall(r"sub\.(?:rn\.)?f32\s+(%\w+),", ptx))
-    powers = re.findall(r"ex2\.approx\.ftz\.f32\s+%\w+,\s*(%\w+)", ptx)
+    config = binary.config
     loops = 2 if config["whole_loop"] else 1
     rows = 2  # of a thread
-    assert len([x for x in powers if x in differences]) == rows * loops * config["consumers"]
+    made_by = exponents(binary.kernel.asm["ptx"])
+    assert made_by["sub"] == rows * loops * config["consumers"]
 
 
 @pytest.mark.parametrize("headdim", HEADDIMS)
