@@ -16,8 +16,9 @@ import shutil
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -36,9 +37,12 @@ from tuner.trial import Candidate, Origin, Outcome
 # How often an evaluation is made whose process or host is lost.
 ATTEMPTS = 3
 
-# Seconds for actors to be placed, at the start, and for one to come back when all are lost: a host
-# may have to boot.
+# Seconds for actors to be placed, at the start, and for one, or a host that compiles, to come back
+# when all are lost: a host may have to boot.
 PLACING_S = 300.0
+
+# Seconds between two looks at whether compilations have a host.
+_LOOK_S = 1.0
 
 # Ray's own number of further tries of a compilation whose process or host is lost.
 _RETRIES = 3
@@ -72,7 +76,8 @@ class RayExecutor(Executor):
                 machine, where a cluster of it alone is made if there is none.
             compile_deadline_s, evaluate_deadline_s, spill_limit, gpu_factory, gpu_options,
                 compile_factory, compile_options: as of `LocalExecutor`.
-            placing_s: how long to wait for the actors, and for one when all are lost.
+            placing_s: how long to wait for the actors, and for one, or a host that compiles, when
+                all are lost.
 
         Raises:
             RuntimeError: Ray is not installed, the cluster cannot be reached, or has no GPU that
@@ -90,13 +95,14 @@ class RayExecutor(Executor):
         if self._connected:
             _connect(ray, address)
         self._threads: ThreadPoolExecutor | None = None
+        self._watcher = threading.Thread(target=self._watch, name="ray-watch", daemon=True)
         try:
             resources = ray.cluster_resources()
             gpus, cpus = int(resources.get("GPU", 0)), int(resources.get("CPU", 0))
             if gpus == 0:
                 raise RuntimeError("the Ray cluster has no GPU")
             # As on one machine: a core for the driver of each GPU, where compilers still have some.
-            reserved = 1 if cpus > gpus else 0
+            self._reserved = reserved = 1 if cpus > gpus else 0
             self.evaluate_slots = gpus
             self.compile_slots = max(1, cpus - reserved * gpus)
             self._threads = ThreadPoolExecutor(gpus, thread_name_prefix="ray")
@@ -118,6 +124,7 @@ class RayExecutor(Executor):
         )
         for actor in self._actors:
             self._idle.put(actor)
+        self._watcher.start()
 
     def announce(self) -> str:
         target = self.target
@@ -159,6 +166,8 @@ class RayExecutor(Executor):
                 self._ray.kill(actor)
         if self._threads is not None:
             self._threads.shutdown(wait=True, cancel_futures=True)
+        if self._watcher.is_alive():
+            self._watcher.join()  # it must not ask Ray once that is shut down
         if self._connected:
             self._ray.shutdown()
 
@@ -208,6 +217,31 @@ class RayExecutor(Executor):
     def _compiled(self, problem: Problem, candidates: Sequence[Candidate]) -> list[Any]:
         keys = [self._key(problem, candidate) for candidate in candidates]
         return [self._binaries[key] for key in keys if key in self._binaries]
+
+    def _watch(self) -> None:
+        """End compilations that have no host: Ray itself would wait for one for ever."""
+        since = time.monotonic()
+        while not self._closed.wait(_LOOK_S):
+            waiting = [future for future in list(self._known.values()) if not future.done()]
+            if not waiting or self._can_compile():
+                since = time.monotonic()
+            elif time.monotonic() - since >= self._placing_s:
+                error = ConnectionError(
+                    "no host of the Ray cluster that can compile has come back within "
+                    f"{self._placing_s:g} s"
+                )
+                for future in waiting:
+                    with suppress(InvalidStateError):  # done meanwhile
+                        future.set_exception(error)
+
+    def _can_compile(self) -> bool:
+        """Whether the hosts that are left have a core beside those of the evaluators."""
+        try:
+            left = self._ray.cluster_resources()
+        except Exception:  # whatever Ray raises where its head is lost
+            return False
+        evaluators = min(left.get("GPU", 0), self.evaluate_slots)
+        return bool(left.get("CPU", 0) - self._reserved * evaluators >= 1)
 
     def _ask(self, name: str, arguments: Sequence[Any], binaries: Sequence[Any]) -> Any:
         """Have an idle actor do it, and another where that one is lost meanwhile."""
@@ -323,10 +357,12 @@ def _compiler(
 def _settle(future: Future[Compilation], candidate: Candidate, done: Future[Compilation]) -> None:
     error = done.exception()
     if error is None:
-        future.set_result(done.result())
+        compilation = done.result()
     else:
         reason = f"the compiler: its host was lost {_RETRIES + 1} times: {_line(error)}"
-        future.set_result(Compilation(candidate, Outcome.CRASHED, reason))
+        compilation = Compilation(candidate, Outcome.CRASHED, reason)
+    with suppress(InvalidStateError):  # no host came back in time, and then one did
+        future.set_result(compilation)
 
 
 def _import_ray() -> Any:

@@ -213,17 +213,43 @@ def test_a_node_that_is_lost_costs_no_trial_and_another_takes_its_place(
     assert_nothing_lost(found, events, undisturbed)
 
 
+def lose_all(cluster: Cluster) -> None:
+    for node in list(cluster.worker_nodes):
+        cluster.remove_node(node, allow_graceful=False)
+
+
 def test_without_any_gpu_left_the_search_ends_in_one_sentence(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    def lose_all(executor: RayExecutor) -> None:
-        for node in list(cluster.worker_nodes):
-            cluster.remove_node(node, allow_graceful=False)
-
     with rehearsed(cluster, pace=4.0, placing_s=8.0) as executor:
-        said = r"^no GPU of the Ray cluster has come back within 8 s$"
+        # Whichever wait ends first: with the hosts of the GPUs those of the compilers are lost.
+        said = (
+            r"^no (GPU of the Ray cluster|host of the Ray cluster that can compile)"
+            r" has come back within 8 s$"
+        )
         with pytest.raises(ConnectionError, match=said):
-            in_the_middle(executor, tmp_path / "none.db", lose_all)
+            in_the_middle(executor, tmp_path / "none.db", lambda _: lose_all(cluster))
+
+
+def test_a_compilation_without_any_host_left_ends_in_one_sentence(cluster: Cluster) -> None:
+    candidate = Candidate("portable", registry.get("portable").default(PROBLEM, 90))
+    with rehearsed(cluster, placing_s=4.0) as executor:
+        lose_all(cluster)
+        future = executor._processes.compile(PROBLEM, candidate)
+        said = r"^no host of the Ray cluster that can compile has come back within 4 s$"
+        with pytest.raises(ConnectionError, match=said):
+            future.result(120)
+
+
+def test_a_compilation_waits_for_a_host_that_comes_back(cluster: Cluster) -> None:
+    candidate = Candidate("portable", registry.get("portable").default(PROBLEM, 90))
+    with rehearsed(cluster, placing_s=60.0) as executor:
+        lose_all(cluster)
+        future = executor._processes.compile(PROBLEM, candidate)
+        with pytest.raises(TimeoutError):
+            future.result(4)
+        cluster.add_node(num_cpus=2, num_gpus=1)
+        assert future.result(120).outcome is Outcome.OK
 
 
 def test_wall_clock_shrinks_with_evaluators(
