@@ -83,7 +83,7 @@ class PortableTemplate(Template):
             "BLOCK_M": (64, 128),
             "BLOCK_N": (64, 128) if headdim == 64 else (32, 64, 128),
             "num_warps": (4, 8),
-            "num_stages": (1, 2, 3),
+            "num_stages": (1, 2, 3) if headdim == 256 else (1, 2, 3, 4, 5),
             "maxnreg": (0, 168) if headdim == 256 else (0, 128, 168),
             "defer_rescale": (False, True),
             "tma": (False, True),

@@ -37,8 +37,8 @@ end of the keys, are swept by the masked instance of the same loop.
 What is not finite: a score that a mask hides is replaced before it is used, so nothing in a hidden
 key of k leaks, and a NaN in a visible one makes its row NaN. A value in v is multiplied by the
 weight 0 for the rows that do not see it, so a NaN or infinity there reaches the rows before it
-whose tile visits its block: fewer than max(BLOCK_M, BLOCK_N) of them, as in other flash kernels.
-Keys hidden from all rows are never read.
+whose tile visits its block and that see other keys: fewer than max(BLOCK_M, BLOCK_N) of them, as in
+other flash kernels. Keys hidden from all rows are never read.
 """
 
 import os
@@ -258,8 +258,9 @@ def attention_forward(
             HEADDIM, BLOCK_M, BLOCK_N, TMA, DEFER, SUM_LATE, STAGES, True, CAUSAL,
         )  # fmt: skip
 
-    l = tl.where(l == 0.0, 1.0, l)  # no key seen: acc is 0
-    acc = acc * (1.0 / l)[:, None]
+    # A row that saw no key is 0, also where a value of a block that its tile visited is not finite.
+    blind = l == 0.0
+    acc = tl.where(blind[:, None], 0.0, acc * (1.0 / tl.where(blind, 1.0, l))[:, None])
     out += batch.to(tl.int64) * out_batch + head.to(tl.int64) * out_head
     out += start_m.to(tl.int64) * out_row
     within = tl.arange(0, BLOCK_M)[:, None] * out_row + tl.arange(0, HEADDIM)[None, :]

@@ -121,6 +121,17 @@ def test_lengths_of_queries_and_keys_differ(seqlen_q, seqlen_k, alignment, varia
     assert (lse[:, :, :blind] == -math.inf).all()
 
 
+@pytest.mark.parametrize("variant", range(len(VARIANTS)))
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+def test_rows_that_see_no_key_are_zeros_whatever_the_values(poison, variant):
+    q, k, v = qkv(50, 17, heads=1)
+    v[:, :, :3] = poison  # in the block that the tile of the last blind rows visits
+    out, lse = attention(q, k, v, 0.25, True, 17 - 50, **VARIANTS[variant])
+    assert (out[:, :, :33] == 0).all()
+    assert (lse[:, :, :33] == -math.inf).all()
+    assert not out[:, :, 33:].isfinite().any()
+
+
 @pytest.mark.parametrize("offset", range(-17, 18))
 def test_every_place_of_the_diagonal_in_a_block(offset):
     check(*qkv(20, 60, heads=1), offset=offset, **VARIANTS[offset % 4])

@@ -31,7 +31,7 @@ def test_importing_it_loads_neither_triton_nor_torch():
 @pytest.mark.parametrize("headdim", HEADDIMS)
 def test_the_space_on_hopper_is_worth_searching_and_small_enough_to_record(headdim):
     causal = list(TEMPLATE.feasible(Specialization(headdim, True, "fp16"), 90))
-    assert 400 <= len(causal) <= 700
+    assert 400 <= len(causal) <= 900
     assert len(set(causal)) == len(causal)
     full = list(TEMPLATE.feasible(Specialization(headdim, False, "fp16"), 90))
     assert {config["diagonal_first"] for config in full} == {False}

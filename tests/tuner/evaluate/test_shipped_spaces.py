@@ -11,7 +11,8 @@ from tuner.evaluate.replay import shipped_spaces
 from tuner.evaluate.space_file import file_name, read_space
 
 # Whose spaces still say which config is fast: of the portable kernel, the one before a guard of its
-# masked loop was taken over by the other. A replay says that the kernel has changed since.
+# masked loop was taken over by the other, and with three stages at most. A replay says that the
+# kernel has changed since.
 FORMER = {"portable": "7d9e1baeadf5"}
 
 SPACES = sorted(shipped_spaces().parent.rglob("*.json.xz"))
@@ -23,7 +24,9 @@ def test_a_shipped_space_is_whole(path: Path) -> None:
     header = space.header
     assert path.name == file_name(header.problem, header.template, header.target)
     template = registry.get(header.template)
-    assert header.template_version in (template.version, FORMER.get(header.template))
-    capability = header.target.hardware.capability
-    feasible = template.feasible(header.problem.specialization, capability)
-    assert set(space.trials) == set(feasible)
+    feasible = template.feasible(header.problem.specialization, header.target.hardware.capability)
+    if header.template_version == FORMER.get(header.template):
+        assert set(space.trials) == {c for c in feasible if c["num_stages"] <= 3}
+    else:
+        assert header.template_version == template.version
+        assert set(space.trials) == set(feasible)
