@@ -1,7 +1,7 @@
 """The database: a set of records and the latest trial of each candidate, in SQLite or PostgreSQL.
 
-Records are only ever added (`insert … on conflict do nothing`), so that no writer can undo another;
-which of them stands is not stored but computed (`tuner.record.standing`).
+Records are only ever added, or put back in place of a row of theirs that was damaged, so that no
+writer can undo another; which of them stands is not stored but computed (`tuner.record.standing`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from sqlalchemy import (
     Select,
     Table,
     and_,
+    delete,
     func,
     or_,
     select,
@@ -173,7 +174,7 @@ class Store:
         return store
 
     def add_record(self, record: Record) -> bool:
-        """Add `record`; true if it was not there.
+        """Add `record`; true if it was not there, or not whole.
 
         Raises:
             WireError: it holds what could not be read back, such as a figure that is not finite.
@@ -181,7 +182,8 @@ class Store:
         return bool(self.add_records([record]))
 
     def add_records(self, new: Iterable[Record]) -> list[Record]:
-        """Add records in one transaction, and return those that were not there.
+        """Add records in one transaction, and return those that were not there. A row that was
+        damaged counts as not there, and its record takes its place.
 
         Raises:
             WireError: one holds what could not be read back; then none is added.
@@ -189,12 +191,14 @@ class Store:
         by_uid = {record.uid: record for record in new}
         with self._writing() as connection:
             for uids in _chunks(list(by_uid)):
-                there = connection.scalars(select(records.c.uid).where(records.c.uid.in_(uids)))
-                for uid in there.all():
-                    del by_uid[uid]
+                query = select(*_columns(records)).where(records.c.uid.in_(uids))
+                for row in connection.execute(query).mappings().all():
+                    if _whole(row, rows.record_of):
+                        by_uid.pop(row["uid"], None)
             added = list(by_uid.values())
             for chunk in _chunks(added):
-                statement = _insert(connection, records).on_conflict_do_nothing()
+                # What another writer has added meanwhile is the same: the uid tells.
+                statement = _upsert(connection, records)
                 connection.execute(statement, [rows.record_row(record) for record in chunk])
         return added
 
@@ -203,8 +207,8 @@ class Store:
         return self._read(select(*_columns(records)).order_by(records.c.uid), rows.record_of)
 
     def add_trial(self, trial: Trial) -> None:
-        """Add `trial`, in place of an earlier one of the same candidate, problem and target, or of
-        one that a wrong clock dated into the future.
+        """Add `trial`, in place of an earlier one of the same candidate, problem and target, of one
+        that a wrong clock dated into the future, or of a row that was damaged, whatever its date.
 
         Raises:
             WireError: it holds what could not be read back, such as a figure that is not finite.
@@ -219,17 +223,17 @@ class Store:
         """
         values = [rows.trial_row(trial) for trial in new]
         with self._writing() as connection:
+            for value in values:
+                same = and_(*(key == value[key.name] for key in trials.primary_key.columns))
+                row = connection.execute(select(*_columns(trials)).where(same)).mappings().first()
+                if row is not None and not _whole(row, rows.trial_of):
+                    connection.execute(delete(trials).where(same))
             for chunk in _chunks(values):
-                statement = _insert(connection, trials)
-                statement = statement.on_conflict_do_update(
-                    index_elements=list(trials.primary_key.columns),
-                    set_={
-                        column.name: statement.excluded[column.name]
-                        for column in trials.columns
-                        if not column.primary_key
-                    },
-                    where=or_(
-                        statement.excluded.measured_at >= trials.c.measured_at,
+                statement = _upsert(
+                    connection,
+                    trials,
+                    lambda new: or_(
+                        new.measured_at >= trials.c.measured_at,
                         trials.c.measured_at > tomorrow(),
                     ),
                 )
@@ -381,10 +385,27 @@ def _columns(table: Table) -> list[Any]:
     ]
 
 
-def _insert(connection: Connection, table: Table) -> Any:
+def _whole(row: Any, parse: Callable[[Any], object]) -> bool:
+    try:
+        parse(row)
+    except WireError:
+        return False
+    return True
+
+
+def _upsert(connection: Connection, table: Table, where: Callable[[Any], Any] | None = None) -> Any:
+    """Inserts rows; each takes the place of one of the same key, but only where `where` holds,
+    which is given the new row."""
+    dialect: Any = sqlite_dialect
     if connection.dialect.name == "postgresql":
-        return postgresql_dialect.insert(table)
-    return sqlite_dialect.insert(table)
+        dialect = postgresql_dialect
+    statement = dialect.insert(table)
+    new = statement.excluded
+    rest = {column.name: new[column.name] for column in table.columns if not column.primary_key}
+    keys = list(table.primary_key.columns)
+    return statement.on_conflict_do_update(
+        index_elements=keys, set_=rest, where=where and where(new)
+    )
 
 
 def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:

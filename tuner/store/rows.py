@@ -92,9 +92,17 @@ def trial_of(row: Mapping[str, Any]) -> Trial:
     """The trial in `row`.
 
     Raises:
-        WireError: the row was not written by `trial_row`, or was changed so that it is none.
+        WireError: the row was not written by `trial_row`, or was changed so that it is none, or is
+            found as one of other hardware or of another config.
     """
-    return decode_trial(_join(row, _TRIAL))
+    trial = decode_trial(_join(row, _TRIAL))
+    for column, key in (
+        ("hardware", trial.target.hardware.key),
+        ("config", trial.candidate.config.key),
+    ):
+        if row[column] != key:
+            raise WireError(f"{column} is {row[column]!a:.60}, but must be {key!a:.60}")
+    return trial
 
 
 def _split(document: dict[str, Any], columns: Mapping[str, tuple[str, ...]]) -> Row:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
@@ -95,6 +97,45 @@ def test_databases_and_documents_together(tuner: Run, tmp_path: Path) -> None:
         f"2 new records, 0 already there, and 1 new trials, in {tmp_path / 'c.db'}.\n"
     )
     assert state(tmp_path / "c.db")[1] == [samples.trial(1)]
+
+
+def damage(path: Path, number: int) -> None:
+    """Spoil the record and the trial of this number, and date the trial later."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        key = samples.candidate(number).config.key
+        connection.execute("update records set tflops = -1 where config = ?", [key])
+        late = "2026-11-28T09:00:00Z"
+        connection.execute(
+            "update trials set tflops = -1, measured_at = ? where config = ?", [late, key]
+        )
+
+
+def test_what_is_damaged_in_one_is_taken_whole_from_another(tuner: Run, tmp_path: Path) -> None:
+    records = [samples.record(number) for number in range(3)]
+    trials = [samples.trial(number) for number in range(3)]
+    one, two = tmp_path / "a.db", tmp_path / "b.db"
+    for path, spoilt in ((one, 0), (two, 1)):
+        damage(database(path, records, trials), spoilt)
+    whole = state(database(tmp_path / "whole.db", records, trials))
+    for number, order in enumerate(permutations([one, two])):
+        out = tmp_path / f"{number}.db"
+        assert tuner("merge", *order, "-o", out).status == 0
+        assert state(out) == whole
+    said = tuner("merge", one, two, "-o", one, "--json").json  # in place
+    assert (said["added"], said["trials"]) == ([records[0].uid], 1)
+    assert state(one) == whole
+    again = tuner("merge", one, two, "-o", one, "--json").json
+    assert (again["added"], again["already_there"], again["trials"]) == ([], 3, 0)
+
+
+def test_an_import_puts_damaged_records_right(tuner: Run, tmp_path: Path) -> None:
+    mine, document = database(tmp_path / "mine.db", [samples.record(1)]), tmp_path / "whole.json"
+    document.write_text(export_document([samples.record(1)]), encoding="utf-8")
+    damage(mine, 1)
+    said = tuner("import", document, "--db", mine, "--json")
+    assert said.json["added"] == said.json["now_standing"] == [samples.record(1).uid]
+    assert state(mine)[0] == [samples.record(1)]
+    assert tuner("import", document, "--db", mine).err == ""
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b"SQLite format 3\0 but no more"])

@@ -203,6 +203,56 @@ def test_a_row_that_was_changed_is_skipped_with_a_warning(store, path, caplog, c
     assert "\n" not in said
 
 
+DAMAGE = {
+    "median_ms": "fast",
+    "origin": "guessed",
+    "gpu_name": sqlite3.Binary(b"\xff"),
+    "evidence": "[" * 100_000,
+    "measured_at": "2031-02-30T12:00:00Z",
+}
+
+
+@pytest.mark.parametrize(("column", "value"), [*DAMAGE.items(), ("median_ms", 0.001)])
+def test_a_damaged_record_is_put_right_by_a_whole_one(store, path, column, value):
+    good, other = samples.record(1), samples.record(2)
+    store.add_records([good, other])
+    execute(path, f"update records set {column} = ? where uid = ?", value, good.uid)
+    assert store.records() == [other]
+    assert store.add_records([good, other]) == [good]
+    assert {record.uid for record in store.records()} == {good.uid, other.uid}
+    assert execute(path, "select count(*) from records") == [(2,)]
+    assert store.add_records([good, other]) == []
+
+
+TRIAL_DAMAGE = {**DAMAGE, "outcome": "splendid", "registers": -1}
+del TRIAL_DAMAGE["origin"]  # by which a trial is found
+
+
+@pytest.mark.parametrize(("column", "value"), TRIAL_DAMAGE.items())
+def test_a_damaged_trial_is_put_right_by_a_whole_one_even_an_earlier(store, path, column, value):
+    good = samples.trial(1, measured_at="2024-11-28T12:00:00+00:00")
+    late = samples.trial(1, measured_at="2024-11-29T12:00:00+00:00")
+    other = samples.trial(2)
+    store.add_trials([late, other])
+    execute(
+        path, f"update trials set {column} = ? where config = ?", value, good.candidate.config.key
+    )
+    assert store.trials() == [other]
+    store.add_trials([good])
+    assert sorted(store.trials(), key=lambda trial: trial.candidate.config.key) == [good, other]
+    assert execute(path, "select count(*) from trials") == [(2,)]
+
+
+@pytest.mark.parametrize("column", ["hardware", "config"])
+def test_a_trial_that_would_not_be_found_is_none(store, path, caplog, column):
+    store.add_trial(samples.trial(1))
+    execute(path, f"update trials set {column} = ' ' || {column}")
+    assert store.trials() == []
+    assert f"since {column} is ' " in caplog.text
+    store.add_trial(samples.trial(1))
+    assert store.trials() == [samples.trial(1)]
+
+
 def test_a_text_that_is_no_utf8_spoils_only_its_row(store, path):
     store.add_records([samples.record(1), samples.record(2)])
     uid = samples.record(1).uid

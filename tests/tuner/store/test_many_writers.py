@@ -152,6 +152,24 @@ def test_both_kinds_of_database_hold_the_same(location, tmp_path):
             store.add_record(samples.record(9))
 
 
+def test_both_kinds_put_damaged_rows_right(location):
+    from sqlalchemy import update
+
+    from tuner.store.schema import records, trials
+
+    record, late = samples.record(1), samples.trial(1, measured_at="2025-01-01T00:00:00Z")
+    with Store.open(location) as store:
+        store.add_record(record)
+        store.add_trial(late)
+        with store._writing() as connection:
+            for table in (records, trials):
+                connection.execute(update(table).values(tflops=-1))
+        assert (store.records(), store.trials()) == ([], [])
+        assert store.add_record(record)
+        store.add_trial(samples.trial(1))
+        assert (store.records(), store.trials()) == ([record], [samples.trial(1)])
+
+
 def test_a_server_refuses_what_a_reader_would_write(new_postgresql):
     url = new_postgresql()
     Store.open(url).close()
