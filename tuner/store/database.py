@@ -16,18 +16,13 @@ from typing import Any, TypeVar
 from sqlalchemy import (
     Connection,
     Engine,
-    Integer,
     Select,
-    Table,
     and_,
     delete,
     func,
     or_,
     select,
-    type_coerce,
 )
-from sqlalchemy.dialects import postgresql as postgresql_dialect
-from sqlalchemy.dialects import sqlite as sqlite_dialect
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
@@ -41,6 +36,7 @@ from tuner.store.migrate import revision, upgrade
 from tuner.store.moments import tomorrow
 from tuner.store.mounts import network_file_system
 from tuner.store.schema import HEAD, records, trials
+from tuner.store.statements import columns, matching, upsert
 from tuner.store.wire import WireError
 from tuner.target import Hardware
 from tuner.trial import Origin, Trial
@@ -191,20 +187,20 @@ class Store:
         by_uid = {record.uid: record for record in new}
         with self._writing() as connection:
             for uids in _chunks(list(by_uid)):
-                query = select(*_columns(records)).where(records.c.uid.in_(uids))
+                query = select(*columns(records)).where(records.c.uid.in_(uids))
                 for row in connection.execute(query).mappings().all():
                     if _whole(row, rows.record_of):
                         by_uid.pop(row["uid"], None)
             added = list(by_uid.values())
             for chunk in _chunks(added):
                 # What another writer has added meanwhile is the same: the uid tells.
-                statement = _upsert(connection, records)
+                statement = upsert(connection, records)
                 connection.execute(statement, [rows.record_row(record) for record in chunk])
         return added
 
     def records(self) -> list[Record]:
         """Every record, in a fixed order. Rows that are none are skipped with a warning."""
-        return self._read(select(*_columns(records)).order_by(records.c.uid), rows.record_of)
+        return self._read(select(*columns(records)).order_by(records.c.uid), rows.record_of)
 
     def add_trial(self, trial: Trial) -> None:
         """Add `trial`, in place of an earlier one of the same candidate, problem and target, of one
@@ -225,11 +221,11 @@ class Store:
         with self._writing() as connection:
             for value in values:
                 same = and_(*(key == value[key.name] for key in trials.primary_key.columns))
-                row = connection.execute(select(*_columns(trials)).where(same)).mappings().first()
+                row = connection.execute(select(*columns(trials)).where(same)).mappings().first()
                 if row is not None and not _whole(row, rows.trial_of):
                     connection.execute(delete(trials).where(same))
             for chunk in _chunks(values):
-                statement = _upsert(
+                statement = upsert(
                     connection,
                     trials,
                     lambda new: or_(
@@ -251,10 +247,10 @@ class Store:
     ) -> list[Trial]:
         """The trials that have all that is given, oldest first. Bad rows are skipped, as in
         `records`."""
-        matching = _matching(problem, hardware, triton, template, template_version, origin)
+        wanted = matching(problem, hardware, triton, template, template_version, origin)
         # All of the key, so that ties do not come in any order.
         order = (trials.c.measured_at, *trials.primary_key.columns)
-        return self._read(select(*_columns(trials)).where(matching).order_by(*order), rows.trial_of)
+        return self._read(select(*columns(trials)).where(wanted).order_by(*order), rows.trial_of)
 
     def change_token(self) -> object:
         """A value that differs once records were added. For SQLite it costs two stats and may also
@@ -355,57 +351,12 @@ def _expanded(location: str | Path) -> Path:
         raise StoreError(f"{location} begins with the home of a user that is not known") from None
 
 
-def _matching(
-    problem: Problem | None,
-    hardware: Hardware | None,
-    triton: str | None,
-    template: str | None,
-    template_version: str | None,
-    origin: Origin | None,
-) -> Any:
-    wanted: dict[str, object] = {
-        "hardware": None if hardware is None else hardware.key,
-        "triton": triton,
-        "template": template,
-        "template_version": template_version,
-        "origin": origin,
-    }
-    if problem is not None:
-        wanted.update(vars(problem))
-    return and_(
-        True, *(trials.c[name] == value for name, value in wanted.items() if value is not None)
-    )
-
-
-def _columns(table: Table) -> list[Any]:
-    # Read as whatever lies there: a conversion that fails would fail the whole query.
-    return [
-        type_coerce(column, Integer).label("causal") if column.name == "causal" else column
-        for column in table.columns
-    ]
-
-
 def _whole(row: Any, parse: Callable[[Any], object]) -> bool:
     try:
         parse(row)
     except WireError:
         return False
     return True
-
-
-def _upsert(connection: Connection, table: Table, where: Callable[[Any], Any] | None = None) -> Any:
-    """Inserts rows; each takes the place of one of the same key, but only where `where` holds,
-    which is given the new row."""
-    dialect: Any = sqlite_dialect
-    if connection.dialect.name == "postgresql":
-        dialect = postgresql_dialect
-    statement = dialect.insert(table)
-    new = statement.excluded
-    rest = {column.name: new[column.name] for column in table.columns if not column.primary_key}
-    keys = list(table.primary_key.columns)
-    return statement.on_conflict_do_update(
-        index_elements=keys, set_=rest, where=where and where(new)
-    )
 
 
 def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
