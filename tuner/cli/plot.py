@@ -161,18 +161,15 @@ def _trials(problem: Problem, spaces: Path | None, db: str | None) -> list[Trial
     from tuner.search.study import together
 
     if spaces is not None:
-        from tuner.evaluate.space_file import read_space
-        from tuner.evaluate.t4 import SUFFIXES
+        from tuner.evaluate.space_file import read_folder
+        from tuner.store.rows import trial_row
 
         if not spaces.is_dir():
             raise CommandError(f"--spaces is '{spaces}', but must be a folder of recorded spaces")
-        files = [read_space(p) for p in sorted(spaces.iterdir()) if p.name.endswith(SUFFIXES)]
-        return together(
-            trial
-            for space in files
-            if space.header.problem == problem
-            for trial in space.trials.values()
-        )
+        files = [space for space in read_folder(spaces) if space.header.problem == problem]
+        for space in files:
+            space.check(trial_row)
+        return together(trial for space in files for trial in space.trials.values())
     from tuner.store.database import Store
     from tuner.store.layers import never_made
     from tuner.store.locations import user_database

@@ -126,6 +126,7 @@ def search(
     from tuner.search.objective import OBJECTIVES, conflict
     from tuner.search.options import Options
     from tuner.store.layers import Layers
+    from tuner.store.rows import trial_row
 
     options.one_of("--sampler", sampler, samplers.NAMES)
     options.one_of("--objective", objective, OBJECTIVES)
@@ -141,6 +142,7 @@ def search(
             elsewhere = unserved(problems[0], opened.target.hardware.capability) is None
             advice = "; there is no GPU here to measure it" if elsewhere and not has_gpu() else ""
             raise CommandError(f"{refusal}{advice}")
+        opened.check(served, trial_row)
         left_out = len(problems) - len(served)
         if asked.seqlens is None:
             problems = served  # nobody named what is refused: the rest of the grid will do

@@ -7,7 +7,7 @@ none raises for what a candidate does; every fault of a candidate is an outcome.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -16,7 +16,7 @@ from kernels.attention import registry
 from kernels.attention.problem import Problem
 from kernels.attention.template import Resources
 from tuner.target import Target
-from tuner.trial import Candidate, Measurement, Origin, Outcome
+from tuner.trial import Candidate, Measurement, Origin, Outcome, Trial
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,17 @@ class Executor(ABC):
     @abstractmethod
     def refuse(self, problem: Problem) -> str | None:
         """Why this executor cannot serve `problem`; None if it can."""
+
+    def check(  # noqa: B027 – who measures brings nothing along
+        self, problems: Iterable[Problem], accept: Callable[[Trial], object]
+    ) -> None:
+        """Make sure, before anything is kept, that what this executor brings along for `problems`
+        can be: every trial of it is one to `accept`, which else raises a ValueError.
+
+        Raises:
+            SpaceError: it cannot; the message names the file.
+            OSError: a file cannot be read.
+        """
 
     def template_version(self, problem: Problem, template: str) -> str:  # noqa: ARG002
         """The version of the kernel that this executor's figures for `problem` speak of."""

@@ -7,7 +7,7 @@ recorded ones. So a cluster can be tried before it has a card, and faults before
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from tuner.evaluate import gpu_worker, wire
 from tuner.evaluate.child import Handler
 from tuner.evaluate.executor import Compilation, Evaluation, Executor, Race
 from tuner.evaluate.replay import ReplayExecutor
-from tuner.trial import Candidate, Origin, Outcome
+from tuner.trial import Candidate, Origin, Outcome, Trial
 
 GPU_FACTORY = "tuner.evaluate.rehearsal:evaluating"
 COMPILE_FACTORY = "tuner.evaluate.rehearsal:compiling"
@@ -50,6 +50,9 @@ class Rehearsal(Executor):
 
     def refuse(self, problem: Problem) -> str | None:
         return self._recorded.refuse(problem)
+
+    def check(self, problems: Iterable[Problem], accept: Callable[[Trial], object]) -> None:
+        self._recorded.check(problems, accept)
 
     def template_version(self, problem: Problem, template: str) -> str:
         return self._recorded.template_version(problem, template)

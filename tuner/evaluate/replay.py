@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +16,8 @@ from kernels.attention import registry
 from kernels.attention.problem import Problem
 from tuner.device import has_gpu
 from tuner.evaluate.executor import Compilation, Evaluation, Executor, Race
-from tuner.evaluate.space_file import RecordedSpace, read_space
-from tuner.evaluate.t4 import SUFFIXES, SpaceError
+from tuner.evaluate.space_file import RecordedSpace, read_folder
+from tuner.evaluate.t4 import SpaceError
 from tuner.evaluate.timing import spread
 from tuner.liveness import unserved
 from tuner.trial import Candidate, Origin, Outcome, Trial
@@ -56,12 +56,10 @@ class ReplayExecutor(Executor):
         """
         folder = folder or shipped_spaces()
         groups: dict[tuple[str, str], list[RecordedSpace]] = defaultdict(list)
-        for path in sorted(folder.iterdir()):
-            if path.is_file() and path.name.endswith(SUFFIXES) and path.name[0] != ".":
-                space = read_space(path)
-                target = space.header.target
-                if hardware_key in (None, target.hardware.key):
-                    groups[target.hardware.key, target.triton].append(space)
+        for space in read_folder(folder):
+            target = space.header.target
+            if hardware_key in (None, target.hardware.key):
+                groups[target.hardware.key, target.triton].append(space)
         if not groups:
             of = f" of {hardware_key}" if hardware_key else ""
             raise SpaceError(f"{folder} holds no recorded space{of}, so there is nothing to replay")
@@ -103,6 +101,13 @@ class ReplayExecutor(Executor):
         if more:
             names.append(f"{more} more")
         return f"{problem} was not recorded, only {', '.join(names)}"
+
+    def check(self, problems: Iterable[Problem], accept: Callable[[Trial], object]) -> None:
+        """As `Executor.check`. Of the spaces that come with the package tests know that all they
+        hold is accepted: those are read, as a search would, and no more."""
+        for problem in problems:
+            for space in self._spaces.get(problem, {}).values():
+                space.check(accept if space.path.parent != shipped_spaces() else bool)
 
     def template_version(self, problem: Problem, template: str) -> str:
         space = self._spaces.get(problem, {}).get(template)

@@ -12,20 +12,22 @@ import json
 import lzma
 import math
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from kernels.attention.config import Config
+from kernels.attention.printable import printable, shown
 from kernels.attention.problem import Problem
 from kernels.attention.template import Resources
 from tuner.evaluate import wire
 from tuner.evaluate.t4 import (
     INVALIDITY,
     SCHEMA_VERSION,
+    SUFFIXES,
     Result,
     SpaceError,
     decompressed,
@@ -33,11 +35,14 @@ from tuner.evaluate.t4 import (
     read_results,
 )
 from tuner.evaluate.timing import spread
-from tuner.target import Target
+from tuner.target import Hardware, Target
 from tuner.trial import Candidate, Measurement, Outcome, Trial
 
 # The metadata of our files come first and fit in here, so that a folder is listed fast.
 _HEAD_BYTES = 64 << 10
+
+_MOST_CHARACTERS = 2000
+_MOST_NUMBER = 2**53
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,25 @@ class RecordedSpace:
             SpaceError: the file is damaged.
         """
         return {result.config: self._trial(result) for result in read_results(self.path)}
+
+    def check(self, accept: Callable[[Trial], object]) -> None:
+        """Read the whole file, and make sure that every trial is one to `accept`.
+
+        Args:
+            accept: raises a ValueError, one sentence, for what may not be kept as a trial.
+
+        Raises:
+            SpaceError: the file is damaged, or holds a trial that is not accepted.
+            OSError: it cannot be read.
+        """
+        for config, trial in self.trials.items():
+            try:
+                accept(trial)
+            except ValueError as error:
+                of = printable(str(config))
+                raise SpaceError(
+                    f"{self.path} is no recorded space of ours: of {of}: {error}"
+                ) from None
 
     def _trial(self, result: Result) -> Trial:
         header, values = self.header, result.measurements
@@ -166,6 +190,20 @@ def write_space(
     return RecordedSpace(path, header)
 
 
+def read_folder(folder: Path) -> list[RecordedSpace]:
+    """The spaces in a folder, in the order of their names; reads their heads only.
+
+    Raises:
+        SpaceError: a file that is named like one is none; one sentence.
+        OSError: the folder or a file cannot be read.
+    """
+    return [
+        read_space(path)
+        for path in sorted(folder.iterdir())
+        if path.is_file() and path.name.endswith(SUFFIXES) and path.name[0] != "."
+    ]
+
+
 def read_space(path: Path) -> RecordedSpace:
     """A space of ours; reads its head only.
 
@@ -202,22 +240,48 @@ def _metadata(header: Header) -> dict[str, Any]:
 
 
 def _header(data: Mapping[str, Any]) -> Header:
-    peers = {str(name): tuple(map(positive, ms)) for name, ms in data.get("peers", {}).items()}
+    peers = {
+        _text(name, "a peer's name"): tuple(map(positive, ms))
+        for name, ms in data.get("peers", {}).items()
+    }
     if not all(peers.values()):
         raise ValueError("a peer has no times")
-    target = wire.target_from_json(data["target"])
-    for name, value in vars(target.hardware).items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < (name == "sm_count"):
-            raise ValueError(f"{name} is {value!r}, but must be a whole number that hardware has")
+    target = _fields(Target, data["target"], "target")
+    hardware = _fields(Hardware, target["hardware"], "hardware")
+    for name, value in hardware.items():
+        fits = isinstance(value, int) and not isinstance(value, bool)
+        if not fits or not (name == "sm_count") <= value < _MOST_NUMBER:
+            raise ValueError(
+                f"{name} is {shown(value)}, but must be a whole number that hardware has"
+            )
+    for name in target.keys() - {"hardware"}:
+        _text(target[name], name)
     return Header(
-        problem=wire.problem_from_json(data["problem"]),
-        target=target,
-        template=str(data["template"]),
-        template_version=str(data["template_version"]),
-        recorded_at=str(data["recorded_at"]),
-        method=str(data.get("method", "")),
+        problem=wire.problem_from_json(_fields(Problem, data["problem"], "problem")),
+        target=wire.target_from_json(target),
+        template=_text(data["template"], "template"),
+        template_version=_text(data["template_version"], "template_version"),
+        recorded_at=_text(data["recorded_at"], "recorded_at"),
+        method=_text(data.get("method", ""), "method"),
         peers=peers,
     )
+
+
+def _fields(kind: type[Any], data: object, name: str) -> Mapping[str, Any]:
+    wanted = [field.name for field in fields(kind)]
+    if not isinstance(data, dict) or data.keys() != set(wanted):
+        found = ", ".join(data) if isinstance(data, dict) else data
+        raise ValueError(f"{name} has {shown(found)}, but must have {', '.join(wanted)}")
+    return data
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str) or printable(value, _MOST_CHARACTERS) != value:
+        raise ValueError(
+            f"{name} is {shown(value)}, but must be a text of at most {_MOST_CHARACTERS} "
+            "characters, none of which steers a terminal"
+        )
+    return value
 
 
 def _result(trial: Trial) -> dict[str, Any]:

@@ -7,12 +7,13 @@ import json
 import lzma
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kernels.attention.config import Config, Value
+from kernels.attention.printable import shown
 from tuner.trial import Outcome
 
 SUFFIXES = (".json.xz", ".json.gz", ".json")
@@ -78,12 +79,13 @@ def read_results(path: Path) -> tuple[Result, ...]:
     data = decompressed(path, MOST_BYTES, whole=True)
     try:
         document = json.loads(data)
-        scale = _MILLISECONDS[str(document.get("metadata", {}).get("timeunit", "ms"))]
+        unit = document.get("metadata", {}).get("timeunit", "ms")
+        scale = _MILLISECONDS[_one_of(_MILLISECONDS, unit, "timeunit")]
         return tuple(_parse(result, scale) for result in document["results"])
     except (
         ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError
     ) as error:  # fmt: skip
-        detail = f"{error} is missing or unknown" if isinstance(error, KeyError) else error
+        detail = f"{error} is missing" if isinstance(error, KeyError) else error
         raise SpaceError(f"{path} is no recorded space: {detail}") from None
 
 
@@ -119,7 +121,9 @@ def _parse(data: Mapping[str, Any], scale: float) -> Result:
         values["time"] *= scale
     result = Result(
         config=Config({str(name): _value(value) for name, value in data["configuration"].items()}),
-        outcome=_OUTCOME[data["invalidity"]] if outcome is None else Outcome(outcome),
+        outcome=_OUTCOME[_one_of(_OUTCOME, data["invalidity"], "invalidity")]
+        if outcome is None
+        else Outcome(_one_of([known.value for known in Outcome], outcome, "outcome")),
         reason=str(data.get("reason", "")),
         samples_ms=tuple(scale * positive(ms) for ms in times.get("runtimes", ())),
         compile_s=_seconds(times.get("compilation"), scale),
@@ -138,9 +142,16 @@ def _value(value: object) -> Value:
     return value if isinstance(value, (bool, int, str)) else str(value)
 
 
+def _one_of(known: Collection[str], value: object, name: str) -> str:
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{name} is {shown(value)}, but must be one of {', '.join(known)}")
+    return value
+
+
 def positive(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e12:
-        raise ValueError(f"a time is {value!r}, but must be a number above 0")
+    # Within these bounds no figure that is computed from a time overflows.
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1e-9 <= value <= 1e12:
+        raise ValueError(f"a time is {shown(value)}, but must be a number from 1e-9 to 1e12")
     return float(value)
 
 

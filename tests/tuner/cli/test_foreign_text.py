@@ -53,25 +53,28 @@ def test_names_in_records(
     assert_tame(said.out + said.err, 60)
 
 
-def evil_spaces(spaces: Path, folder: Path) -> Path:
-    """Recorded spaces whose card, template and reasons have such names."""
+def evil_spaces(spaces: Path, folder: Path, card: str) -> Path:
+    """Recorded spaces of such a card, whose reasons are evil, too."""
     folder.mkdir()
-    for number, path in enumerate(sorted(spaces.iterdir())):
+    for path in sorted(spaces.iterdir()):
         document = json.loads(lzma.decompress(path.read_bytes()))
-        document["metadata"]["target"]["gpu_name"] = EVIL
-        if number:
-            document["metadata"]["template"] = EVIL
+        document["metadata"]["target"]["gpu_name"] = card
         for result in document["results"]:
             result.update(outcome="crashed", invalidity="runtime", reason=EVIL)
-            result.update(correctness=0, measurements=[])
+            result.update(correctness=0, measurements=[], times={})
         (folder / path.name).write_bytes(lzma.compress(json.dumps(document).encode()))
     return folder
 
 
-def test_a_search_of_recorded_spaces(tuner: Run, spaces: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("card", ["H100", EVIL])
+def test_a_search_of_recorded_spaces(tuner: Run, spaces: Path, tmp_path: Path, card: str) -> None:
     words = ("--hdim", "256", "--seqlen", "512", "--trials", "5", "--db", tmp_path / "mine.db")
-    said = tuner("search", "--spaces", evil_spaces(spaces, tmp_path / "evil"), *words)
-    assert r"recorded on red\x1b[31m\u202edna\u2066" in said.err
+    said = tuner("search", "--spaces", evil_spaces(spaces, tmp_path / "evil", card), *words)
+    assert said.status == 2
+    found = (
+        r"red\x1b[31m\u202edna\u2066 red" if card == "H100" else r"gpu_name is 'red\x1b[31m\u202e"
+    )
+    assert found in said.err
     assert_tame(said.out + said.err, 20)
 
 

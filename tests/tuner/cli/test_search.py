@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import lzma
 import os
 import re
 import time
@@ -166,6 +168,67 @@ def test_recordings_that_fit_no_present_kernel_are_said_to(
         f"tuner: no candidate succeeded, so nothing was recorded: {why}parameters are"
     )
     assert "()" not in said.err
+
+
+def value_of(name: str, value: object) -> Callable[[Any], object]:
+    """Sets the figure `name` of a result."""
+
+    def spoil(result: Any) -> None:
+        for figure in result["measurements"]:
+            if figure["name"] == name:
+                figure["value"] = value
+
+    return spoil
+
+
+SPOILT = {
+    "no runtimes": (
+        lambda r: r["times"].update(runtimes=[]),
+        "a config that is ok has no runtimes",
+    ),
+    "no such outcome": (
+        lambda r: r.update(outcome="fine"),
+        "outcome is 'fine', but must be one of",
+    ),
+    "a negative median": (value_of("time", -1), "measurement.median_ms is -1.0, but must be"),
+    "no time at all": (
+        lambda r: r["times"].update(runtimes=[1e-320]),
+        "a time is 1e-320, but must be a number from 1e-9",
+    ),
+    "a difference that is none": (value_of("max_diff", float("nan")), "max_diff is nan, but must"),
+    "negative registers": (value_of("registers", -5), "resources.registers is -5, but must be"),
+    "an endless compilation": (
+        lambda r: r["times"].update(compilation=float("inf")),
+        "compile_s is inf, but must be a finite number of at least 0",
+    ),
+    "another day": (
+        lambda r: r.update(timestamp="2026-02-30T00:00:00Z"),
+        "measured_at is '2026-02-30T00:00:00Z', but must be a moment of UTC that exists",
+    ),
+}
+
+
+@pytest.mark.parametrize(("spoil", "why"), SPOILT.values(), ids=SPOILT.keys())
+def test_a_spoilt_recording_is_refused_before_anything_is_written(
+    tuner: Run, spaces: Path, tmp_path: Path, spoil: Callable[[Any], object], why: str
+) -> None:
+    folder, db = tmp_path / "spoilt", tmp_path / "mine.db"
+    folder.mkdir()
+    for path in spaces.iterdir():
+        document = json.loads(lzma.decompress(path.read_bytes()))
+        if not document["metadata"]["problem"]["causal"]:  # the second of two problems
+            spoilt = path.name
+            # The slowest: a search comes to it late, if at all.
+            spoil(max(document["results"], key=lambda r: r["times"].get("runtimes", [0])))
+        (folder / path.name).write_bytes(lzma.compress(json.dumps(document).encode()))
+    words = ("--spaces", folder, "--db", db, "--hdim", "256", "--trials", "12")
+    said = tuner("search", *words)
+    assert said.status == 2
+    assert said.err.startswith(f"tuner: {folder / spoilt} is no recorded space")
+    assert why in said.err
+    assert said.err.count("\n") == 1
+    assert not db.exists()
+    assert tuner("search", *words, "--causal").status == 0  # the other one is not at fault
 
 
 def test_a_template_that_was_not_recorded_is_said_to_be(tuner: Run, spaces: Path) -> None:

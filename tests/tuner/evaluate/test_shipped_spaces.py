@@ -9,6 +9,7 @@ import pytest
 from kernels.attention import registry
 from tuner.evaluate.replay import shipped_spaces
 from tuner.evaluate.space_file import file_name, read_space
+from tuner.store.rows import trial_row
 
 # Whose spaces still say which config is fast: of the portable kernel, the one before a guard of its
 # masked loop was taken over by the other, and with three stages at most. A replay says that the
@@ -23,6 +24,7 @@ def test_a_shipped_space_is_whole(path: Path) -> None:
     space = read_space(path)
     header = space.header
     assert path.name == file_name(header.problem, header.template, header.target)
+    space.check(trial_row)  # which a replay leaves to this test
     template = registry.get(header.template)
     feasible = template.feasible(header.problem.specialization, header.target.hardware.capability)
     if header.template_version == FORMER.get(header.template):

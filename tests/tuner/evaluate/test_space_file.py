@@ -240,6 +240,58 @@ def test_malformed_metadata_are_one_sentence(tmp_path: Path, change: dict[str, o
         read_space(path)
 
 
+def without(kind: str, name: str) -> dict[str, object]:
+    values = vars(PROBLEM) if kind == "problem" else {**vars(TARGET), "hardware": {}}
+    return {kind: {key: value for key, value in values.items() if key != name}}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (without("problem", "heads"), "problem has 'headdim, seqlen, causal, dtype, batch', but"),
+        ({"problem": 3}, "problem has 3, but must have headdim, seqlen, causal, dtype, batch, h"),
+        (without("target", "torch"), "target has 'hardware, gpu_name, triton, driver', but must "),
+        ({"template": "a\x1b[2J"}, r"template is 'a\\x1b\[2J', but must be a text of at most 2000"),
+        ({"template": ["portable"]}, r"template is \['portable'\], but must be a text"),
+        ({"recorded_at": 3}, "recorded_at is 3, but must be a text"),
+        ({"peers": {"cud\nnn": [1.0]}}, r"a peer's name is 'cud\\nnn', but must be a text"),
+        ({"peers": {"cudnn": [1e-300]}}, "a time is 1e-300, but must be a number from 1e-9"),
+    ],
+)
+def test_a_refusal_of_metadata_says_what_is_accepted(
+    tmp_path: Path, change: dict[str, object], said: str
+) -> None:
+    path = tmp_path / "bad.json"
+    write_space(path, [trial(0)])
+    document = json.loads(content(path))
+    document["metadata"].update(change)
+    path.write_text(json.dumps(document))
+    with pytest.raises(SpaceError, match=f"^{path} is no recorded space of ours: {said}"):
+        read_space(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"timeunit": "fortnights"}, "timeunit is 'fortnights', but must be one of ms, mil"),
+        ({"outcome": "splendid"}, "outcome is 'splendid', but must be one of ok, rejected,"),
+        ({"outcome": ["ok"]}, r"outcome is \['ok'\], but must be one of ok, rejected,"),
+        ({"times": {"runtimes": [1e-320]}}, r"a time is 1e-320, but must be a number from 1e-9"),
+    ],
+)
+def test_a_refusal_of_a_result_says_what_is_accepted(
+    tmp_path: Path, change: dict[str, object], said: str
+) -> None:
+    path = tmp_path / "bad.json"
+    document = {
+        "metadata": {key: change[key] for key in change if key == "timeunit"},
+        "results": [{**GOOD_RESULT, **change}],
+    }
+    path.write_text(json.dumps(document))
+    with pytest.raises(SpaceError, match=f"^{path} is no recorded space: {said}"):
+        read_results(path)
+
+
 @pytest.mark.parametrize("suffix", SUFFIXES[:2])
 @pytest.mark.parametrize("damage", ["cut", "foreign", "flipped"])
 def test_damaged_files_are_one_sentence(tmp_path: Path, suffix: str, damage: str) -> None:
