@@ -25,8 +25,8 @@ from kernels.attention.capability import limits, supported
 from kernels.attention.config import Config
 from kernels.attention.problem import DTYPES, Specialization
 from kernels.attention.template import CompileError
-from tuner.record import standing
 from tuner.search.plan import plan
+from tuner.standing import standing
 from tuner.store import Store
 
 CAPABILITIES = (80, 89, 90, 100, 120)

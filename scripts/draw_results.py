@@ -18,7 +18,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention.problem import GRID_SEQLENS, HEADDIMS, Problem
-from tuner.record import Record, standing
+from tuner.record import Record
+from tuner.standing import standing
 from tuner.store import Store
 from tuner.store.errors import StoreError
 

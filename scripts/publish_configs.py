@@ -19,7 +19,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention.problem import Problem
-from tuner.record import Record, standing
+from tuner.record import Record
+from tuner.standing import standing
 from tuner.store import Store, StoreError
 from tuner.store.publish import publish
 

@@ -1,10 +1,9 @@
-"""The winner for a problem on a target, with its evidence, and which of several records stands."""
+"""The winner for a problem on a target, with its evidence."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -27,9 +26,9 @@ class Record:
     """The verdict of one search.
 
     Records are never changed: a later verdict is a record of its own that names those it raced and
-    replaced in `supersedes`. A database is thus a set of records, merging is set union, and the
-    standing record is a function of the set (`standing`): no order of writers, imports or merges
-    can lose one or matter.
+    replaced in `supersedes`. A database is thus a set of records, merging is set union, and which
+    stands is a function of the set (`tuner.standing`): no order of writers, imports or merges can
+    lose one or matter.
     """
 
     problem: Problem
@@ -65,51 +64,6 @@ class Record:
 
         Each Triton version keeps its own record, since the optimum moves between them."""
         return self.problem, self.target.hardware.key, self.target.triton
-
-
-def standing(
-    records: Iterable[Record], alive: Callable[[Record], bool] = bool
-) -> dict[tuple[Problem, str, str], Record]:
-    """The record that stands for each key, whatever the order of `records`.
-
-    Superseded ones fall first: who lost a race against a later verdict stays out even if its own
-    figure, from another day, is higher (else noise would ratchet upwards). Among the rest, which
-    never met, one that is `alive` (by default all are) comes first, then a measured one beats a
-    replayed one, then the faster one wins, then the smaller uid.
-    """
-    records = list(records)
-    fallen = superseded(records)
-    groups: dict[tuple[Problem, str, str], list[Record]] = {}
-    for record in sorted(records, key=_precedence):
-        if record.uid not in fallen:
-            groups.setdefault(record.key, []).append(record)
-    # Asked of those alone that have company: it takes a look at the kernel.
-    return {
-        key: next(filter(alive, group), group[0]) if len(group) > 1 else group[0]
-        for key, group in groups.items()
-    }
-
-
-def superseded(records: Iterable[Record]) -> set[str]:
-    """The uids among `records` that a later verdict replaced.
-
-    A verdict counts only against records of its own key, and a replayed one never against a
-    measured one: it cannot have raced it on a card.
-    """
-    records = list(records)
-    known = {record.uid: record for record in records}
-    return {
-        uid
-        for verdict in records
-        for uid in verdict.supersedes
-        if (loser := known.get(uid)) is not None
-        and loser.key == verdict.key
-        and (verdict.origin == "cuda" or loser.origin == "replay")
-    }
-
-
-def _precedence(record: Record) -> tuple[bool, float, str]:
-    return record.origin == "replay", record.measurement.median_ms, record.uid
 
 
 def _canonical(value: Any) -> Any:

@@ -7,7 +7,7 @@ import pytest
 
 from scripts.publish_configs import main
 from tests.tuner.store import samples
-from tuner.record import standing
+from tuner.standing import standing
 from tuner.store.database import Store
 from tuner.store.publish import publish
 

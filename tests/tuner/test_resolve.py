@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from kernels.attention.config import Config
-from tuner.record import standing
 from tuner.resolve import resolve
+from tuner.standing import standing
 
 from .search.conftest import H100, ToyTemplate, problem, record, toy  # noqa: F401
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from kernels.attention import registry
 from kernels.attention.problem import Problem
 from tuner.evaluate.executor import Executor
-from tuner.liveness import alive, refusal
-from tuner.record import Record, standing
+from tuner.liveness import refusal
+from tuner.record import Record
 from tuner.search import neighbours
 from tuner.search.candidates import CandidateSet, enumerate_candidates
 from tuner.search.exploration import Exploration
@@ -18,6 +18,7 @@ from tuner.search.options import Options
 from tuner.search.recollection import recalled
 from tuner.search.space import search_space
 from tuner.search.verdict import CUT_SHORT
+from tuner.standing import standing
 from tuner.store import Store
 from tuner.trial import Candidate
 
@@ -59,7 +60,7 @@ class Turns:
         candidates = self.candidates(problem)
         wanted = self._options.wanted(len(candidates.feasible))
         hardware, triton = self._executor.target.hardware, self._executor.target.triton
-        own = standing(self._store.records(), alive).get((problem, hardware.key, triton))
+        own = standing(self._store.records()).get((problem, hardware.key, triton))
         if reason := self._needless(problem, own, candidates, wanted):
             return Skip(reason, own)
         unserved = self._executor.refuse(problem)

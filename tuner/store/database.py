@@ -1,7 +1,7 @@
 """The database: a set of records and the latest trial of each candidate, in SQLite or PostgreSQL.
 
 Records are only ever added, or put back in place of a row of theirs that was damaged, so that no
-writer can undo another; which of them stands is not stored but computed (`tuner.record.standing`).
+writer can undo another; which of them stands is not stored but computed (`tuner.standing`).
 """
 
 from __future__ import annotations

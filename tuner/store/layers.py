@@ -11,7 +11,8 @@ from typing import Literal
 
 from kernels.attention.problem import Problem
 from tuner.liveness import alive
-from tuner.record import Record, standing, superseded
+from tuner.record import Record
+from tuner.standing import standing, superseded
 from tuner.store import sqlite
 from tuner.store.database import Store, parse_location
 from tuner.store.errors import StoreError
@@ -37,7 +38,7 @@ class Layers:
         fallen = superseded(record for records in layers.values() for record in records)
         self._standing: dict[Key, tuple[Record, Layer]] = {}
         for layer, records in layers.items():
-            candidates = standing((r for r in records if r.uid not in fallen), alive)
+            candidates = standing(r for r in records if r.uid not in fallen)
             for key, record in candidates.items():
                 above = self._standing.get(key)
                 if above is None or _yields(above[0], record):

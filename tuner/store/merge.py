@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.record import Record, standing
+from tuner.record import Record
+from tuner.standing import standing
 from tuner.store.database import Store
 from tuner.store.errors import StoreError
 from tuner.store.exchange import read_document

@@ -14,9 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kernels.attention import registry
 from tests.tuner.store import samples, strategies
+from tuner.snapshot import Snapshot
 from tuner.store.database import Store
 from tuner.store.exchange import export_document
+from tuner.trial import Candidate
 
 Run = Callable[..., Any]
 
@@ -136,6 +139,42 @@ def test_an_import_puts_damaged_records_right(tuner: Run, tmp_path: Path) -> Non
     assert said.json["added"] == said.json["now_standing"] == [samples.record(1).uid]
     assert state(mine)[0] == [samples.record(1)]
     assert tuner("import", document, "--db", mine).err == ""
+
+
+def test_the_same_record_stands_everywhere_where_a_former_kernels_was_faster(
+    tuner: Run, tmp_path: Path
+) -> None:
+    template = registry.get("portable")
+    default = Candidate("portable", template.default(samples.PROBLEM, 90))
+    of_now = {"candidate": default, "template_version": template.version}
+    other = {**of_now, "problem": replace(samples.PROBLEM, seqlen=4096)}
+    living = samples.bare_record(1, 2.0, **of_now)
+    former = samples.bare_record(1, 1.0, candidate=default)
+    later_living = samples.bare_record(1, 2.5, **other)
+    later_former = samples.bare_record(1, 1.5, **{**other, "template_version": "0123456789ab"})
+
+    document, out = tmp_path / "some.json", tmp_path / "out.db"
+    document.write_text(export_document([former, later_living]), encoding="utf-8")
+    for command in (("import", document, "--db"), ("merge", document, "-o")):
+        out.unlink(missing_ok=True)
+        database(out, [living, later_former])
+        said = tuner(*command, out, "--json").json
+        assert set(said["added"]) == {former.uid, later_living.uid}
+        assert said["now_standing"] == [later_living.uid]
+        assert said["replaced"] == [later_former.uid]
+
+    standing = {living.uid, later_living.uid}
+    assert {record["uid"] for record in tuner("show", "--db", out, "--json").json} == standing
+    exported = tuner("export", "--db", out).json["records"]
+    assert {record["uid"] for record in exported} == standing
+    assert tuner("stale", "--db", out, "--json").json == []
+    for record in (living, later_living):
+        shape = ("--hdim", 128, "--causal", "--seqlen", record.problem.seqlen)
+        words = (*map(str, shape), "--dtype", record.problem.dtype, "--target", "h100")
+        (found,) = tuner("lookup", *words, "--db", out, "--json").json["lookups"]
+        assert found["record"]["uid"] == record.uid
+    resolution = Snapshot.load(out).resolve(samples.TARGET, samples.PROBLEM)
+    assert resolution.record == living  # what attention itself runs by
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b"SQLite format 3\0 but no more"])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kernels.attention import registry
 from kernels.attention.config import Config
 from tests.tuner.store import samples, strategies
-from tuner.record import standing
+from tuner.standing import standing
 from tuner.store import layers as layers_module
 from tuner.store.database import Store
 from tuner.store.errors import StoreError

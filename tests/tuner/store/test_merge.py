@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.tuner.store import samples, strategies
-from tuner.record import standing
+from tuner.standing import standing
 from tuner.store.database import Store
 from tuner.store.exchange import export_document, import_document
 from tuner.store.merge import merge

@@ -1,4 +1,4 @@
-"""Which record stands: `tuner.record.standing`, over every order in which records may arrive."""
+"""Which record stands: `tuner.standing`, over every order in which records may arrive."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernels.attention import registry
+from kernels.attention.config import Config
 from tests.tuner.store import samples, strategies
-from tuner.record import standing
+from tuner.standing import standing
+from tuner.trial import Candidate
 
 
 def stands(*records):
@@ -31,6 +34,19 @@ def test_of_those_that_never_met_the_faster():
 def test_ties_fall_by_uid():
     tied = [make(number, 1.0) for number in range(4)]
     assert stands(*tied) == (min(tied, key=lambda record: record.uid),)
+
+
+def test_one_of_the_kernel_as_it_is_over_a_faster_one_of_a_former_kernel():
+    template = registry.get("portable")
+    candidate = Candidate("portable", template.default(samples.PROBLEM, 90))
+    living = make(1, 2.0, candidate=candidate, template_version=template.version)
+    former = make(1, 1.0, candidate=candidate)
+    refused = Candidate("portable", Config(candidate.config, num_stages=7))
+    dead = make(1, 0.5, candidate=refused, template_version=template.version)
+    replayed = replace(living, origin="replay", uid="")
+    assert stands(living, former, dead, replayed) == (living,)
+    assert stands(former, dead, replayed) == (replayed,)
+    assert stands(former, dead) == (dead,)
 
 
 def test_a_verdict_stands_over_a_faster_figure_of_another_day():
