@@ -17,12 +17,12 @@ WORDS = {"device", "cuda_driver", "liveness", "record", "standing", "target", "t
 # runtime → store → kernels.
 MAY = {
     "evaluate": WORDS,
-    "store": WORDS,
+    "store": WORDS | {"caution"},
     "search": WORDS | {"evaluate", "occupancy", "store"},
     "recording": WORDS | {"evaluate", "search", "store"},
     "resolve": WORDS,
-    "snapshot": WORDS | {"resolve", "store"},
-    "misses": WORDS | {"store"},
+    "snapshot": WORDS | {"caution", "resolve", "store"},
+    "misses": WORDS | {"caution", "store"},
     "plans": WORDS | {"caution", "misses", "repetition", "resolve", "snapshot"},
     "control": WORDS | {"misses", "plans", "resolve", "snapshot"},
     "backward": {"fallback"},

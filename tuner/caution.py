@@ -1,20 +1,33 @@
-"""Warnings that point to the line of the user's code that asked for attention, not to what lies
-between: our own modules, PyTorch's dispatcher, a model of Hugging Face's."""
+"""Warnings of the library itself, in a log or by `warnings`. The names of files and the texts of
+databases are in them: none of their characters steers a terminal."""
 
 from __future__ import annotations
 
+import logging
 import sys
 import warnings
 
+from kernels.attention.printable import MOST_LINE, printable
+
+_logger = logging.getLogger("tuner")
+
+# What lies between the user's code and ours.
 _BETWEEN = ("tuner", "torch", "transformers")
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """As `warnings.warn`, at the nearest caller outside of these packages."""
+    """As `warnings.warn`, at the line of the user's code that asked for attention: not in our own
+    modules, PyTorch's dispatcher, or a model of Hugging Face's."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and _package(frame.f_globals) in _BETWEEN:
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, category, stacklevel=level)
+    warnings.warn(printable(message, MOST_LINE), category, stacklevel=level)
+
+
+def log(message: str, level: int = logging.WARNING) -> None:
+    """A line in the log."""
+    if _logger.isEnabledFor(level):
+        _logger.log(level, "%s", printable(message, MOST_LINE))
 
 
 def _package(names: dict[str, object]) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import logging
 import os
 import secrets
 from collections.abc import Iterable
@@ -19,14 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from kernels.attention.problem import Problem
+from tuner import caution
 from tuner.store.errors import StoreError
 from tuner.store.files import write_atomically
 from tuner.store.locations import data_folder
 from tuner.target import Target
 
 VARIABLE = "TUNER_RECORD_MISSES"
-
-_logger = logging.getLogger("tuner")
 
 _FORMAT = 1
 _MOST = 4096  # problems noted in one process
@@ -117,7 +115,7 @@ def read(where: Path) -> Noted:
             changed = path.stat().st_mtime_ns
             misses = _decode(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-            _logger.warning("%s holds no misses (%s); passed over", path, error)
+            caution.log(f"{path} holds no misses ({error}); passed over")
             continue
         files.append((path, changed))
         for miss in misses:
@@ -171,7 +169,7 @@ def _flush_at_exit() -> None:
     try:
         flush()
     except StoreError as error:
-        _logger.warning("misses are lost: %s", error)
+        caution.log(f"misses are lost: {error}")
 
 
 def _forget() -> None:

@@ -22,8 +22,6 @@ from tuner.resolve import Resolution
 from tuner.target import Target
 from tuner.trial import Candidate
 
-_logger = logging.getLogger("tuner")
-
 DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
@@ -145,7 +143,7 @@ def _find(q: Tensor, k: Tensor, v: Tensor, causal: bool, lse: bool) -> Plan:
         resolution = resolution_for(target, problem)
     except LookupError as error:
         return Plan(None, None, str(error))
-    _logger.debug("%s: %s, %s", problem, resolution.source, resolution.reason)
+    caution.log(f"{problem}: {resolution.source}, {resolution.reason}", logging.DEBUG)
     if q.numel() and k.numel():
         _report(target, problem, resolution)
     capability = target.hardware.capability
@@ -156,7 +154,8 @@ def _find(q: Tensor, k: Tensor, v: Tensor, causal: bool, lse: bool) -> Plan:
     except CompileError as error:
         template = registry.get(tried.template)
         default = Candidate(tried.template, template.default(problem, capability))
-        _logger.warning("%s does not compile here (%s): using the default", tried, error)
+        said = " ".join(str(error).split())
+        caution.log(f"{tried} does not compile here ({said}): using the default")
     try:
         return _load(default, specialization, capability)
     except CompileError as error:

@@ -11,14 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernels.attention.problem import Problem
-from tuner import resolve
+from tuner import caution, resolve
 from tuner.record import Record
 from tuner.resolve import Resolution
 from tuner.store.errors import StoreError
 from tuner.store.layers import Layers, change_token
 from tuner.target import Target
-
-_logger = logging.getLogger("tuner")
 
 LOOK_EVERY_S = 5.0
 
@@ -82,7 +80,7 @@ def current() -> Snapshot:
             snapshot = _holder.snapshot
             if snapshot is None:
                 snapshot = _holder.snapshot = Snapshot.load()
-                _logger.debug("records loaded, snapshot %s", snapshot.digest)
+                caution.log(f"records loaded, snapshot {snapshot.digest}", logging.DEBUG)
     return snapshot
 
 
@@ -109,12 +107,12 @@ def newer(at_once: bool = False) -> Snapshot | None:
     try:
         fresh = Snapshot.load(snapshot.database, strict=True)
     except StoreError as error:
-        _logger.warning("%s; going on with the records read before", error)
+        caution.log(f"{error}; going on with the records read before")
         return None
     if fresh.digest == snapshot.digest:  # only trials were added
         _holder.snapshot = fresh
         return None
-    _logger.debug("the records have changed, snapshot %s", fresh.digest)
+    caution.log(f"the records have changed, snapshot {fresh.digest}", logging.DEBUG)
     return fresh
 
 

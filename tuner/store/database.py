@@ -6,7 +6,6 @@ writer can undo another; which of them stands is not stored but computed (`tuner
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +26,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from kernels.attention.problem import Problem
+from tuner import caution
 from tuner.record import Record
 from tuner.store import postgresql, rows, sqlite
 from tuner.store.errors import StoreError, explain
@@ -40,8 +40,6 @@ from tuner.store.statements import columns, matching, upsert
 from tuner.store.wire import WireError
 from tuner.target import Hardware
 from tuner.trial import Origin, Trial
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -121,11 +119,10 @@ class Store:
         sqlite.prepare_for_writing(place)
         network = network_file_system(place.parent)
         if network is not None:
-            logger.warning(
-                "%s lies on a network file system (%s), where SQLite cannot keep writers of "
-                "several hosts apart: write from one host, or give them a postgresql:// URL",
-                place,
-                network,
+            caution.log(
+                f"{place} lies on a network file system ({network}), where SQLite cannot keep "
+                "writers of several hosts apart: write from one host, or give them a "
+                "postgresql:// URL"
             )
         engine = sqlite.writing_engine(place, timeout_s)
         store = cls(str(place), engine, engine, lambda: sqlite.change_token(place))
@@ -306,12 +303,9 @@ class Store:
             except WireError as error:
                 skipped.append(str(error))
         if skipped:
-            logger.warning(
-                "%s: %d of %d rows are skipped, the first since %s",
-                self.location,
-                len(skipped),
-                len(found),
-                skipped[0],
+            caution.log(
+                f"{self.location}: {len(skipped)} of {len(found)} rows are skipped, the first "
+                f"since {skipped[0]}"
             )
         return result
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 from kernels.attention.problem import Problem
+from tuner import caution
 from tuner.liveness import alive
 from tuner.record import Record
 from tuner.standing import standing, superseded
@@ -17,8 +17,6 @@ from tuner.store import sqlite
 from tuner.store.database import Store, parse_location
 from tuner.store.errors import StoreError
 from tuner.store.locations import shipped_database, user_database
-
-logger = logging.getLogger(__name__)
 
 Key = tuple[Problem, str, str]
 Layer = Literal["user", "shipped"]
@@ -133,7 +131,7 @@ def change_token(location: str | Path | None = None) -> object | None:
 def _shipped_records(path: str | Path | None, strict: bool) -> list[Record]:
     path = path or shipped_database()
     if path is None:
-        logger.warning("this installation lacks the shipped records; reinstall attention-tuner")
+        caution.log("this installation lacks the shipped records; reinstall attention-tuner")
         return []
     return _read(path, strict)
 
@@ -145,7 +143,7 @@ def _read(location: str | Path, strict: bool) -> list[Record]:
     except StoreError as error:
         if strict:
             raise
-        logger.warning("%s; going on without its records", error)
+        caution.log(f"{error}; going on without its records")
         return []
 
 

@@ -5,17 +5,15 @@ Alembic is imported only when there is something to do: reading the revision is 
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from sqlalchemy import Connection, inspect, select
 
+from tuner import caution
 from tuner.store.errors import StoreError
 from tuner.store.schema import HEAD, REVISIONS, version
-
-logger = logging.getLogger(__name__)
 
 # Alembic keeps the migration in progress in global variables.
 _alembic = threading.Lock()
@@ -63,7 +61,7 @@ def upgrade(connection: Connection, location: str, back_up: Callable[[str], obje
     if old == HEAD:
         return
     if old is not None:
-        logger.warning("%s: schema %s is migrated to %s", location, old, HEAD)
+        caution.log(f"{location}: schema {old} is migrated to {HEAD}")
         back_up(old)
 
     from alembic import command
