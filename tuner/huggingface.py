@@ -41,6 +41,7 @@ except ImportError as error:
         "'attention-tuner[huggingface]'"
     ) from error
 
+from kernels.attention.printable import printable, shown
 from tuner import fallback
 from tuner.runtime import flash_attn_func
 
@@ -52,12 +53,28 @@ def register(name: str = "tuner") -> None:
     """Make `name` an attention implementation of transformers, together with its masks.
 
     Raises:
-        ValueError: `name` is no text, or an empty one.
+        ValueError: `name` is no text, an empty one, or that of another implementation.
     """
     if not isinstance(name, str) or not name:
-        raise ValueError(f"name is {name!r}, but must be a text of at least one character")
+        raise ValueError(f"name is {shown(name)}, but must be a text of at least one character")
+    if name in (taken := _others()):
+        raise ValueError(
+            f"name is {shown(name)}, but must be none that transformers has already: "
+            f"{printable(', '.join(sorted(taken)))}"
+        )
     AttentionInterface.register(name, attention_forward)
     AttentionMaskInterface.register(name, attention_mask)
+
+
+def _others() -> set[str]:
+    """The names that transformers knows, but for those that `register` gave it. By the module, not
+    by the function, which is another one once this module was reloaded."""
+    return {"eager"} | {  # which models have in themselves
+        name
+        for interface in (AttentionInterface(), AttentionMaskInterface())
+        for name, function in interface.items()
+        if getattr(function, "__module__", None) != __name__
+    }
 
 
 @dataclass(frozen=True)

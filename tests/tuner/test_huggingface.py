@@ -18,6 +18,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the runtime is torch's")
 transformers = pytest.importorskip("transformers", reason="its models are what is tested")
 
+import tuner  # noqa: E402
 from tuner import FallbackWarning, UntunedWarning, fallback, huggingface  # noqa: E402
 
 LAYERS = 2
@@ -326,6 +327,29 @@ def test_cpu_tensors_are_sdpas(side: str, recwarn: pytest.WarningsRecorder) -> N
 def test_a_name_that_is_none_is_refused(name: Any) -> None:
     with pytest.raises(ValueError, match=r"^name is .*, but must be a text"):
         huggingface.register(name)
+
+
+@pytest.mark.parametrize("name", ["sdpa", "eager", "flash_attention_2", "flex_attention"])
+def test_the_name_of_another_implementation_is_refused(name: str) -> None:
+    attention, masks = transformers.AttentionInterface(), transformers.AttentionMaskInterface()
+    before = dict(attention), dict(masks)
+    with pytest.raises(
+        ValueError, match=f"^name is '{name}', but must be none that transformers has .*sdpa"
+    ) as caught:
+        huggingface.register(name)
+    assert "tuner" not in str(caught.value)
+    assert (dict(attention), dict(masks)) == before
+
+
+def test_registering_again_is_no_error_also_once_reloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    huggingface.register()
+    monkeypatch.setattr(tuner, "huggingface", huggingface)  # as it is again afterwards
+    monkeypatch.delitem(sys.modules, "tuner.huggingface")
+    reloaded = importlib.import_module("tuner.huggingface")
+    reloaded.register()
+    assert transformers.AttentionInterface()["tuner"] is reloaded.attention_forward
+    huggingface.register()
+    assert transformers.AttentionInterface()["tuner"] is huggingface.attention_forward
 
 
 def test_without_transformers_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
