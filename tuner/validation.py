@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kernels.attention.printable import shown
+
 _LARGEST = torch.finfo(torch.float32).max / 2  # of a scale: the kernels multiply it by log2(e)
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -93,7 +95,7 @@ def validate(
             f"{words.k} has {theirs} heads, but their number must divide {words.q}'s {ours}"
         )
     if not isinstance(causal, bool):
-        raise TypeError(f"{words.causal} is {_shown(causal)}, but must be True or False")
+        raise TypeError(f"{words.causal} is {shown(causal)}, but must be True or False")
     return _scale(q.shape[3], sm_scale, words.scale)
 
 
@@ -101,9 +103,9 @@ def _scale(headdim: int, given: float | None, name: str) -> float:
     if given is None:
         return 1 / math.sqrt(headdim)
     if isinstance(given, bool) or not isinstance(given, (int, float)):
-        raise TypeError(f"{name} is {_shown(given)}, but must be an int, a float or None")
+        raise TypeError(f"{name} is {shown(given)}, but must be an int, a float or None")
     if not abs(given) <= _LARGEST:  # nor is NaN
-        raise ValueError(f"{name} is {_shown(given)}, but must be finite, also in fp32")
+        raise ValueError(f"{name} is {shown(given)}, but must be finite, also in fp32")
     return float(given)
 
 
@@ -114,10 +116,4 @@ def validate_flag(name: str, value: object) -> None:
         TypeError: it is neither True nor False.
     """
     if not isinstance(value, bool):
-        raise TypeError(f"{name} is {_shown(value)}, but must be True or False")
-
-
-def _shown(value: object) -> str:
-    """`value` as Python spells it, on one line that can be read."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."
+        raise TypeError(f"{name} is {shown(value)}, but must be True or False")
