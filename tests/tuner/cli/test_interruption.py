@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from tuner.cli import main
 main()
 """
 TRIALS = 60
+ROOT = Path(__file__).parents[3]
 
 
 def start(spaces: Path, db: Path, hash_seed: int) -> subprocess.Popen[str]:
@@ -45,7 +47,7 @@ def start(spaces: Path, db: Path, hash_seed: int) -> subprocess.Popen[str]:
             str(TRIALS),
             "--json",
         ],
-        cwd=Path(__file__).parents[3],
+        cwd=ROOT,
         env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -93,3 +95,63 @@ def test_kill_9_at_random_moments(spaces: Path, tmp_path: Path) -> None:
     again, _ = start(spaces, db, hash_seed=100).communicate(timeout=60)
     kinds = [event["event"] for event in events(again)]
     assert kinds == ["note", "note", "skipped", "done"]
+
+
+LOADING = """
+import os, time
+from pathlib import Path
+Path(os.environ["LOADING"]).touch()
+try:
+    time.sleep(60)
+except {caught}:
+    raise ImportError("initialization failed")
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="SIGINT")
+@pytest.mark.parametrize("caught", ["ZeroDivisionError", "BaseException"])
+def test_ctrl_c_while_modules_load_is_silent(tmp_path: Path, caught: str) -> None:
+    """Whether they let the exception through or, as extension modules do, turn it into another."""
+    (tmp_path / "typer.py").write_text(LOADING.format(caught=caught))
+    loading = tmp_path / "loading"
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tuner", "--help"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "LOADING": str(loading)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 30
+    while not loading.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    child.send_signal(signal.SIGINT)
+    assert child.communicate(timeout=30) == ("", "")
+    assert child.returncode == 130
+
+
+# Ctrl-C while the application is put together, before it can report it.
+ASSEMBLING = """
+import signal, typer.main
+{before}
+def get_command(app):
+    signal.raise_signal(signal.SIGINT)
+    return lambda: print("served")
+typer.main.get_command = get_command
+from tuner.cli import main
+main()
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="SIGINT")
+@pytest.mark.parametrize(
+    ("before", "status", "out"),
+    [("", 130, ""), ("signal.signal(signal.SIGINT, signal.SIG_IGN)", 0, "served\n")],
+    ids=["usual", "ignored"],
+)
+def test_ctrl_c_before_the_application_runs(before: str, status: int, out: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ASSEMBLING.format(before=before)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (status, out, "")
