@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import lzma
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +57,28 @@ def test_a_recorded_space_is_drawn_too(
     pytest.importorskip("matplotlib")
     options = ("--spaces", str(spaces), "--output", str(tmp_path / "p"), "--kind", "distribution")
     assert tuner("plot", *SHAPE, *options).status == 0
+
+
+def test_a_recording_that_is_spoilt_is_not_drawn(
+    tuner: Callable[..., Said], spaces: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "spoilt"
+    folder.mkdir()
+    for path in spaces.iterdir():
+        plain = lzma.decompress(path.read_bytes()).replace(
+            b'"name":"registers","value":1', b'"name":"registers","value":-1'
+        )
+        (folder / path.name).write_bytes(lzma.compress(plain))
+    words = ("--hdim", "256", "--seqlen", "512", "--causal", "--spaces", folder)
+    for command in (
+        ("plot", "-o", tmp_path / "p"),
+        ("dashboard", "--export-only", "-o", tmp_path / "s.db"),
+    ):
+        said = tuner(*command, *words)
+        assert said.status == 2
+        assert said.err.startswith(f"tuner: {folder}")
+        assert "resources.registers is -168, but must be a whole number" in said.err
+    assert not (tmp_path / "s.db").exists()
 
 
 @pytest.mark.parametrize("kind", KINDS)
