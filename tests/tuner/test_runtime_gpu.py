@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -11,7 +12,7 @@ torch = pytest.importorskip("torch", reason="the runtime is torch's")
 
 import tuner  # noqa: E402
 from tests.tuner.threads import in_threads  # noqa: E402
-from tuner import custom_attention_forward  # noqa: E402
+from tuner import custom_attention_forward, fallback  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -159,8 +160,6 @@ def test_many_heads_and_empty_tensors() -> None:
 
 @pytest.mark.parametrize("headdim", [40, 80, 96, 192])
 def test_other_headdims_are_served_by_sdpa_with_one_warning(headdim: int) -> None:
-    from tuner import fallback
-
     fallback._announced.clear()
     q, k, v = draw(1, 2, 200, headdim)
     with warnings.catch_warnings(record=True) as caught:
@@ -181,6 +180,51 @@ def test_fp32_keeps_fp32_precision(headdim: int) -> None:
         warnings.simplefilter("ignore")
         out = custom_attention_forward(q, k, v)
     torch.testing.assert_close(out, expected(q, k, v), atol=1e-5, rtol=1e-5)
+
+
+@pytest.fixture(params=["allow_tf32", "fp32_precision", "float32_matmul_precision"])
+def tf32_allowed(request: pytest.FixtureRequest) -> Iterator[Callable[[], object]]:
+    """TF32 allowed for products, by each switch that there is; what reads that switch."""
+    matmul, name = torch.backends.cuda.matmul, request.param
+    if name == "float32_matmul_precision":
+        read, write = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
+        allowed: object = "high"
+    else:
+        if not hasattr(matmul, name):
+            pytest.skip(f"torch {torch.__version__} has no {name}")
+        read, write = partial(getattr, matmul, name), partial(setattr, matmul, name)
+        allowed = True if name == "allow_tf32" else "tf32"
+    before = read()
+    write(allowed)
+    yield read
+    write(before)
+
+
+# Which of SDPA's backends computes them: grouped heads and headdims that are no multiple of 4 are
+# for the one that multiplies by cuBLAS.
+@pytest.mark.parametrize(("headdim", "headdim_v"), [(64, 64), (80, 80), (30, 30), (64, 36)])
+@pytest.mark.parametrize("heads_kv", [4, 2])
+def test_fp32_keeps_its_precision_where_tf32_is_allowed(
+    tf32_allowed: Callable[[], object], headdim: int, headdim_v: int, heads_kv: int
+) -> None:
+    fallback._announced.clear()
+    torch.manual_seed(0)
+    q, k, v = (
+        torch.randn(1, heads, 500, size, device="cuda")
+        for heads, size in ((4, headdim), (heads_kv, headdim), (heads_kv, headdim_v))
+    )
+    before = tf32_allowed()
+    square = torch.randn(256, 256, device="cuda")
+    rounded = ((square @ square).double() - square.double() @ square.double()).abs().max()
+    assert rounded > 1e-3  # the switch is on: plain products are TF32's
+    doubles = [t.double() for t in (q, *(t.repeat_interleave(4 // heads_kv, 1) for t in (k, v)))]
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        reference = torch.nn.functional.scaled_dot_product_attention(*doubles, is_causal=True)
+    with pytest.warns(tuner.FallbackWarning, match="torch.float32"):
+        out = custom_attention_forward(q, k, v)
+    assert out.dtype == torch.float32
+    torch.testing.assert_close(out.double(), reference, atol=1e-5, rtol=1e-5)
+    assert tf32_allowed() == before
 
 
 def test_repeated_calls_are_bit_equal_and_batches_do_not_matter() -> None:
