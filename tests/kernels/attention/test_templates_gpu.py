@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import random
+from functools import cache
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from kernels.attention import registry
 from kernels.attention.config import Config
 from kernels.attention.problem import DTYPES, HEADDIMS, Problem, Specialization
 from kernels.attention.reference import attention_reference
+from tests.kernels.attention.sample import spread
 
 pytestmark = pytest.mark.gpu
 
@@ -29,6 +30,24 @@ READERS = {
 def capability() -> int:
     major, minor = torch.cuda.get_device_capability()
     return 10 * major + minor
+
+
+@cache
+def sample(name, headdim, causal, dtype):
+    """A few configs with every choice of every parameter; other ones for each of the arguments.
+    Tests that take the same find their binaries on disk."""
+    feasible = registry.get(name).feasible(Specialization(headdim, causal, dtype), capability())
+    return tuple(spread(feasible, f"{headdim} {causal} {dtype}"))
+
+
+def rows_before(name, config, seqlen, key):
+    """How many rows are of tiles that end before the block that `key` is in, under a causal mask.
+    Of the Hopper kernel's tiles the last ends with the last row."""
+    block = key // int(config["BLOCK_N"]) * int(config["BLOCK_N"])
+    if name == "hopper":
+        rows = 64 * int(config["consumers"])
+        return max(0, seqlen - -(-(seqlen - block) // rows) * rows)
+    return block // int(config["BLOCK_M"]) * int(config["BLOCK_M"])
 
 
 class Kernel:
@@ -107,15 +126,37 @@ def test_every_length(kernel, headdim, dtype, causal, seqlen):
 
 
 @pytest.mark.parametrize("headdim", HEADDIMS)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("causal", [True, False])
-def test_a_sample_of_the_space(kernel, headdim, causal):
-    q, k, v = (randn(2, 67, 517, headdim, dtype=torch.bfloat16, seed=i) for i in range(3))
+def test_a_sample_of_the_space(kernel, headdim, dtype, causal):
+    q, k, v = (randn(2, 67, 517, headdim, dtype=TORCH[dtype], seed=i) for i in range(3))
     k[:, :, 500] = 8 * q[:, :, 510]  # a late spike forces the deferred rescale
-    specialization = Specialization(headdim, causal, "bf16")
-    configs = list(kernel.template.feasible(specialization, capability()))
     reference = attention_reference(q, k, v, headdim**-0.5, causal)  # which is slow
-    for config in random.Random(headdim).sample(configs, min(8, len(configs))):
+    for config in sample(kernel.template.name, headdim, causal, dtype):
         kernel.check(q, k, v, causal, reference=reference, config=config)
+
+
+@pytest.mark.parametrize("headdim", HEADDIMS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_single_spike_at_either_end(kernel, headdim, dtype, causal):
+    """In the block that is visited first, and in the one that is visited last: the portable kernel
+    begins at key 0 or at the diagonal, the Hopper kernel at the last key."""
+    seqlen = 517
+    q, k, v = (randn(1, 2, seqlen, headdim, dtype=TORCH[dtype], seed=i) for i in range(3))
+    q[..., 0] = q[..., 0].abs() + 0.5
+    configs = sample(kernel.template.name, headdim, causal, dtype)
+    blocks = {int(config["BLOCK_N"]) for config in configs}
+    ends = {edge for size in blocks for edge in (size - 1, (seqlen - 1) // size * size)}
+    for key in sorted({0, seqlen - 1} | ends):
+        # What it adds to a score, times 0.5 and more: about as much as a rescale is deferred for,
+        # and far more, beside which all that was there before must vanish.
+        for size in (1, 100):
+            spiked = k.clone()
+            spiked[:, :, key, 0] = size * headdim**0.5
+            reference = attention_reference(q, spiked, v, headdim**-0.5, causal)
+            for config in configs:
+                kernel.check(q, spiked, v, causal, reference=reference, config=config)
 
 
 @pytest.mark.parametrize(("seqlen_q", "seqlen_k"), [(1, 20), (16, 64), (300, 77), (77, 300)])
@@ -191,6 +232,80 @@ def test_a_hidden_key_does_not_leak(kernel, poison):
     out, _ = kernel.attention(q, k, v, True)
     assert torch.equal(out[:, :, :256], clean[:, :, :256])
     assert not out[:, :, 400:].isfinite().any()
+
+
+@pytest.mark.parametrize("headdim", HEADDIMS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_nan_in_a_query_is_of_its_row_alone(kernel, headdim, dtype, causal):
+    q, k, v = (randn(1, 2, 517, headdim, dtype=TORCH[dtype], seed=i) for i in range(3))
+    lost = q.clone()
+    rows = torch.tensor([0, 1, 300, 516], device="cuda")
+    lost[:, :, rows, headdim - 1] = math.nan
+    others = torch.ones(517, dtype=torch.bool, device="cuda").index_fill(0, rows, False)
+    for config in sample(kernel.template.name, headdim, causal, dtype):
+        clean, clean_lse = kernel.attention(q, k, v, causal, lse=True, config=config)
+        out, lse = kernel.attention(lost, k, v, causal, lse=True, config=config)
+        assert out[:, :, rows].isnan().all(), config
+        assert lse[:, :, rows].isnan().all(), config
+        assert torch.equal(out[:, :, others], clean[:, :, others]), config
+        assert torch.equal(lse[:, :, others], clean_lse[:, :, others]), config
+
+
+@pytest.mark.parametrize("headdim", HEADDIMS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+def test_a_hidden_value_reaches_no_further_than_said(kernel, headdim, dtype, poison):
+    """The rows before it whose tile visits its block, and no lse."""
+    q, k, v = (randn(1, 2, 700, headdim, dtype=TORCH[dtype], seed=i) for i in range(3))
+    for key in (400, 699):
+        spoilt = v.clone()
+        spoilt[:, :, key] = poison
+        for config in sample(kernel.template.name, headdim, True, dtype):
+            clean, clean_lse = kernel.attention(q, k, v, True, lse=True, config=config)
+            out, lse = kernel.attention(q, k, spoilt, True, lse=True, config=config)
+            safe = rows_before(kernel.template.name, config, 700, key)
+            assert torch.equal(out[:, :, :safe], clean[:, :, :safe]), config
+            assert not out[:, :, key:].isfinite().any(), config
+            assert torch.equal(lse, clean_lse), config
+
+
+@pytest.mark.parametrize("headdim", HEADDIMS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+def test_rows_that_see_no_key_are_zeros_whatever_the_values(kernel, headdim, dtype, poison):
+    q = randn(1, 2, 300, headdim, dtype=TORCH[dtype])
+    k, v = (randn(1, 2, 77, headdim, dtype=TORCH[dtype], seed=i) for i in (1, 2))
+    v[:, :, :3] = poison  # in the block that the tile of the last blind rows visits
+    blind = 300 - 77
+    for config in sample(kernel.template.name, headdim, True, dtype):
+        out, lse = kernel.attention(q, k, v, True, -blind, lse=True, config=config)
+        assert (out[:, :, :blind] == 0).all(), config
+        assert (lse[:, :, :blind] == -math.inf).all(), config
+        assert not out[:, :, blind:].isfinite().any(), config
+
+
+@pytest.mark.parametrize("headdim", HEADDIMS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("causal", [True, False])
+def test_blocks_of_keys_at_minus_infinity_have_no_weight(kernel, headdim, dtype, causal):
+    """Whole blocks of them: those that are visited first, or last, or in the middle."""
+    q, k, v = (randn(1, 2, 517, headdim, dtype=TORCH[dtype], seed=i) for i in range(3))
+    q[..., 0] = q[..., 0].abs() + 0.1
+    for first, last in ((0, 300), (100, 400), (200, 517)):
+        lost = k.clone()
+        lost[:, :, first:last, 0] = -math.inf
+        expected, logs = attention_reference(q, lost, v, headdim**-0.5, causal)
+        # Without the rows that see only such keys: by the definition they are NaN.
+        some = expected.isfinite().all(-1)
+        assert some[:, :, last:].all()
+        for config in sample(kernel.template.name, headdim, causal, dtype):
+            out, lse = kernel.attention(q, lost, v, causal, lse=True, config=config)
+            tolerance = TOLERANCE[q.dtype]
+            torch.testing.assert_close(
+                out[some].float(), expected[some], atol=tolerance, rtol=tolerance
+            )
+            torch.testing.assert_close(lse[some], logs[some], atol=1e-3, rtol=1e-4)
 
 
 def test_keys_that_no_row_sees_are_not_read(kernel):
@@ -283,14 +398,22 @@ def test_another_device_than_the_first(kernel):
 
 
 @pytest.mark.parametrize("headdim", HEADDIMS)
-def test_repeats_and_batches_are_bit_equal(kernel, headdim):
-    q, k, v = (randn(3, 40, 1000, headdim, seed=i) for i in range(3))
-    first, _ = kernel.attention(q, k, v, True)
-    alone, _ = kernel.attention(q[1:2], k[1:2], v[1:2], True)
-    assert torch.equal(first[1:2], alone)
-    for _ in range(20):  # a race would show sometimes
-        again, _ = kernel.attention(q, k, v, True)
-        assert torch.equal(first, again)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("causal", [True, False])
+def test_repeats_and_batches_are_bit_equal(kernel, headdim, dtype, causal):
+    q, k, v = (randn(3, 40, 1000, headdim, dtype=TORCH[dtype], seed=i) for i in range(3))
+    default = {"config": None, "lse": False}, 20  # a race would show sometimes
+    others = sample(kernel.template.name, headdim, causal, dtype)
+    for options, repeats in (default, *(({"config": c, "lse": True}, 5) for c in others)):
+        first, first_lse = kernel.attention(q, k, v, causal, **options)
+        # One sequence alone has other tiles beside it, in other programs.
+        alone, alone_lse = kernel.attention(q[1:2], k[1:2], v[1:2], causal, **options)
+        assert torch.equal(first[1:2], alone), options
+        assert first_lse is None or torch.equal(first_lse[1:2], alone_lse), options
+        for _ in range(repeats):
+            again, again_lse = kernel.attention(q, k, v, causal, **options)
+            assert torch.equal(first, again), options
+            assert first_lse is None or torch.equal(first_lse, again_lse), options
 
 
 def test_streams_run_side_by_side(kernel):
