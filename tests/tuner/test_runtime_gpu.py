@@ -5,14 +5,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="the runtime is torch's")
 
 import tuner  # noqa: E402
+from kernels.attention import registry  # noqa: E402
+from kernels.attention.config import Config  # noqa: E402
+from kernels.attention.problem import Problem  # noqa: E402
+from tests.tuner.test_entry_points import OTHER_HEADDIMS  # noqa: E402
+from tests.tuner.test_plans import SEQLENS, record, write  # noqa: E402
 from tests.tuner.threads import in_threads  # noqa: E402
-from tuner import custom_attention_forward, fallback  # noqa: E402
+from tuner import custom_attention_forward, device, fallback, plans  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -116,16 +122,6 @@ def test_one_misaligned_tensor_is_copied(headdim: int, which: int) -> None:
         close(custom_attention_forward(*tensors), expected(*tensors))
 
 
-def test_another_headdim_of_v_is_served_by_sdpa() -> None:
-    q, k, _ = draw(2, 4, 200, 64)
-    v = draw(2, 4, 200, 32)[2]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", tuner.FallbackWarning)
-        close(custom_attention_forward(q, k, v), expected(q, k, v))
-    with pytest.raises(NotImplementedError, match="v has headdim 32"):
-        custom_attention_forward(q, k, v, strict=True)
-
-
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_nan_in_a_key_reaches_the_rows_that_see_it_and_no_other(causal: bool) -> None:
     q, k, v = draw(1, 2, 700, 128)
@@ -158,17 +154,33 @@ def test_many_heads_and_empty_tensors() -> None:
     assert custom_attention_forward(q, none, none, False).count_nonzero() == 0
 
 
-@pytest.mark.parametrize("headdim", [40, 80, 96, 192])
-def test_other_headdims_are_served_by_sdpa_with_one_warning(headdim: int) -> None:
+@pytest.mark.parametrize("headdims", OTHER_HEADDIMS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("heads_kv", [4, 2])
+def test_other_headdims_are_served_by_sdpa_with_one_warning(
+    headdims: tuple[int, int], dtype: torch.dtype, heads_kv: int
+) -> None:
     fallback._announced.clear()
-    q, k, v = draw(1, 2, 200, headdim)
+    headdim, headdim_v = headdims
+    q = draw(2, 4, 200, headdim, dtype=dtype)[0]
+    k = draw(2, heads_kv, 200, headdim, dtype=dtype, seed=1)[0]
+    v = draw(2, heads_kv, 200, headdim_v, dtype=dtype, seed=2)[0]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(3):
             out = custom_attention_forward(q, k, v)
+        found, lse = tuner.flash_attn_func(
+            *(t.transpose(1, 2) for t in (q, k, v)), causal=True, return_lse=True
+        )
     assert [w.category for w in caught] == [tuner.FallbackWarning]
-    close(out, expected(q, k, v))
-    with pytest.raises(NotImplementedError):
+    assert (out.dtype, out.shape) == (dtype, (2, 4, 200, headdim_v))
+    for given in (out, found.transpose(1, 2)):
+        close(given, expected(q, k, v))
+    scores = headdim**-0.5 * q.double() @ k.double().repeat_interleave(4 // heads_kv, 1).mT
+    hidden = torch.ones(200, 200, dtype=torch.bool, device="cuda").triu(1)
+    logs = scores.masked_fill(hidden, -torch.inf).logsumexp(-1)
+    torch.testing.assert_close(lse.double(), logs, atol=1e-4, rtol=1e-5)
+    with pytest.raises(NotImplementedError, match=r"one of \(64, 128, 256\)"):
         custom_attention_forward(q, k, v, strict=True)
 
 
@@ -227,16 +239,33 @@ def test_fp32_keeps_its_precision_where_tf32_is_allowed(
     assert tf32_allowed() == before
 
 
-def test_repeated_calls_are_bit_equal_and_batches_do_not_matter() -> None:
-    q, k, v = draw(4, 8, 777, 128)
-    first = custom_attention_forward(q, k, v)
-    assert torch.equal(first, custom_attention_forward(q, k, v))
-    served = [tuner.lookup(128, 777, True, "fp16", batch, 8).candidate for batch in (4, 2)]
-    half = custom_attention_forward(q[1:3], k[1:3], v[1:3])
-    if served[0] == served[1]:
-        assert torch.equal(first[1:3], half)
-    else:  # another config, as documented
-        close(half, expected(q, k, v)[1:3])
+@pytest.mark.parametrize("headdim", [64, 128, 256])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("causal", [True, False])
+def test_repeated_calls_are_bit_equal_and_batches_do_not_matter(
+    headdim: int, dtype: torch.dtype, causal: bool
+) -> None:
+    q, k, v = draw(4, 8, 777, headdim, dtype=dtype)
+
+    def both(batch: slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        given = [t[batch] for t in (q, k, v)]
+        bshd = [t.transpose(1, 2) for t in given]
+        return (
+            custom_attention_forward(*given, causal),
+            *tuner.flash_attn_func(*bshd, causal=causal, return_lse=True),
+        )
+
+    first = both(slice(0, 4))
+    for _ in range(3):  # the launches of calls like an earlier one are prepared
+        assert all(map(torch.equal, first, both(slice(0, 4))))
+    name = "fp16" if dtype == torch.float16 else "bf16"
+    served = [tuner.lookup(headdim, 777, causal, name, batch, 8).candidate for batch in (4, 2)]
+    half = both(slice(1, 3))
+    if served[0] != served[1]:  # another config, as documented: close, and equal by the same one
+        close(half[0], expected(q, k, v, causal)[1:3])
+        with tuner.pin(served[0]):
+            half = both(slice(1, 3))
+    assert all(torch.equal(whole[1:3], part) for whole, part in zip(first, half))
 
 
 def test_the_first_call_inside_graph_capture() -> None:
@@ -313,6 +342,44 @@ def test_a_hundred_seqlens_compile_nothing_after_the_first(monkeypatch: pytest.M
     assert len(compiled) <= 2  # at most: the default's binary beside a neighbour's
 
 
+def test_a_hundred_seqlens_across_the_reach_of_two_records_compile_once_for_each_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import triton
+
+    target = device.detect(0)
+    template, capability = registry.get("portable"), target.hardware.capability
+    problems = [Problem(64, seqlen, True, "fp16", 1, 2) for seqlen in (256, 1024)]
+    configs = [
+        Config(template.default(of, capability), heads_together=1, defer_rescale=defer)
+        for of, defer in zip(problems, (False, True))
+    ]  # both are of every card's space, and no default
+    write(
+        tmp_path / "mine.db",
+        *(record(of, config, target=target) for of, config in zip(problems, configs)),
+    )
+    compiled: list[object] = []
+    real: Callable[..., object] = triton.compile
+    monkeypatch.setattr(triton, "compile", lambda *a, **b: compiled.append(a) or real(*a, **b))
+    monkeypatch.setattr(plans, "_warned", set())
+    plans._load.cache_clear()
+    tuner.use(tmp_path / "mine.db")
+    try:
+        served = {s: tuner.lookup(64, s, True, "fp16", 1, 2, target) for s in SEQLENS}
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for seqlen in SEQLENS:
+                q, k, v = draw(1, 2, seqlen, 64)
+                close(custom_attention_forward(q, k, v), expected(q, k, v))
+    finally:
+        tuner.use()
+    assert {resolution.source for resolution in served.values()} == {"nearest", "default"}
+    kinds = {resolution.candidate for resolution in served.values()}
+    assert set(configs) < {candidate.config for candidate in kinds}
+    assert len(compiled) == len(kinds)
+    assert [w.category for w in caught] == [tuner.UntunedWarning]
+
+
 @pytest.mark.skipif("torch.cuda.device_count() < 2", reason="needs two GPUs")
 def test_the_other_device() -> None:
     torch.cuda.set_device(0)
@@ -333,11 +400,19 @@ def test_more_than_two_to_the_31_elements() -> None:
 
 @pytest.mark.timing
 @pytest.mark.parametrize("seqlen", [1, 16, 128])
-def test_short_sequences_are_not_slower_than_sdpa(seqlen: int) -> None:
-    q, k, v = draw(4, 8, seqlen, 64)
+@pytest.mark.parametrize("headdim", [64, 128, 256])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("causal", [True, False])
+def test_short_sequences_are_not_slower_than_sdpa(
+    seqlen: int, headdim: int, dtype: torch.dtype, causal: bool
+) -> None:
+    q, k, v = draw(4, 8, seqlen, headdim, dtype=dtype)
 
     def sdpa() -> torch.Tensor:
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    def mine() -> torch.Tensor:
+        return custom_attention_forward(q, k, v, causal)
 
     def milliseconds(call: Callable[[], object]) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -348,10 +423,10 @@ def test_short_sequences_are_not_slower_than_sdpa(seqlen: int) -> None:
         torch.cuda.synchronize()
         return start.elapsed_time(end) / 200
 
-    def mine() -> torch.Tensor:
-        return custom_attention_forward(q, k, v)
-
     for call in (mine, sdpa):
         milliseconds(call)
-    ratios = sorted(milliseconds(mine) / milliseconds(sdpa) for _ in range(7))
-    assert ratios[3] < 1.15
+    # The least of many, taken in turns: what else the host does only ever adds to a time.
+    times = [[milliseconds(call) for call in (mine, sdpa, sdpa, mine)] for _ in range(10)]
+    best_mine = min(min(first, last) for first, _, _, last in times)
+    best_sdpa = min(min(first, second) for _, first, second, _ in times)
+    assert best_mine < 1.05 * best_sdpa
