@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sqlite3
 import threading
 import time
@@ -30,7 +29,6 @@ from tuner.trial import Candidate, Measurement  # noqa: E402
 quiet = pytest.mark.filterwarnings("ignore::tuner.plans.UntunedWarning")
 TEMPLATE = registry.get("portable")
 PROBLEM = Problem(64, 96, True, "fp16", 1, 2)
-_load = plans._load  # before a stand-in takes its place
 HOPPER = registry.get("hopper").default(Problem.on_grid(128, 4096, True), 90)
 
 
@@ -105,48 +103,6 @@ def test_one_warning_for_each_key_and_none_for_neighbours(stand_in, alone, tmp_p
         warnings.simplefilter("error")
         call(96)
         call(97)
-
-
-# A hundred: at random, and at the borders of what two records, of 256 and 1024, reach and share.
-_BORDERS = [1, 127, 128, 129, 511, 512, 513, 2047, 2048, 2049]
-SEQLENS = _BORDERS + random.Random(0).sample(sorted(set(range(2, 4097)) - set(_BORDERS)), 90)
-
-
-def test_a_hundred_seqlens_across_the_reach_of_two_records_compile_once_for_each_config(
-    stand_in, alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    triton = pytest.importorskip("triton", reason="compiles")
-    path = tmp_path / "mine.db"
-    of = [replace(PROBLEM, seqlen=seqlen) for seqlen in (256, 1024)]
-    configs = [other_config(number=number) for number in (7, 20)]
-    write(path, *map(record, of, configs))
-    before = path.read_bytes()
-    compiled: list[object] = []
-    real = triton.compile
-    monkeypatch.setattr(triton, "compile", lambda *a, **b: compiled.append(a) or real(*a, **b))
-    monkeypatch.setattr(plans, "_load", _load)
-    _load.cache_clear()
-    tuner.use(path)
-    served = [tuner.lookup(64, seqlen, batch=1, heads=2, target=H100) for seqlen in SEQLENS]
-    # By which of the two records, if by one.
-    shares = {0: range(128, 512), 1: range(513, 2049)}
-    for seqlen, resolution in zip(SEQLENS, served):
-        if seqlen == 512:  # as far from one as from the other
-            assert resolution.candidate.config in configs
-            continue
-        (config,) = [configs[i] for i, share in shares.items() if seqlen in share] or [None]
-        assert resolution.source == ("default" if config is None else "nearest"), seqlen
-        assert config is None or resolution.candidate.config == config, seqlen
-    kinds = {resolution.candidate for resolution in served}
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(2):
-            for seqlen, resolution in zip(SEQLENS, served):
-                plan = plans.plan_for(*tensors(seqlen), True, False)
-                assert plan.binary.config == resolution.candidate.config
-    assert len(compiled) == len(kinds)
-    assert [warning.category for warning in caught] == [tuner.UntunedWarning]
-    assert path.read_bytes() == before  # nothing was tuned
 
 
 def test_one_warning_for_what_no_template_serves_whatever_its_size(

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="the runtime is torch's")
 
 import tuner  # noqa: E402
-from kernels.attention import registry  # noqa: E402
-from kernels.attention.config import Config  # noqa: E402
-from kernels.attention.problem import Problem  # noqa: E402
-from tests.tuner.test_entry_points import OTHER_HEADDIMS  # noqa: E402
-from tests.tuner.test_plans import SEQLENS, record, write  # noqa: E402
 from tests.tuner.threads import in_threads  # noqa: E402
-from tuner import custom_attention_forward, device, fallback, plans  # noqa: E402
+from tuner import custom_attention_forward  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -154,91 +147,6 @@ def test_many_heads_and_empty_tensors() -> None:
     assert custom_attention_forward(q, none, none, False).count_nonzero() == 0
 
 
-@pytest.mark.parametrize("headdims", OTHER_HEADDIMS)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("heads_kv", [4, 2])
-def test_other_headdims_are_served_by_sdpa_with_one_warning(
-    headdims: tuple[int, int], dtype: torch.dtype, heads_kv: int
-) -> None:
-    fallback._announced.clear()
-    headdim, headdim_v = headdims
-    q = draw(2, 4, 200, headdim, dtype=dtype)[0]
-    k = draw(2, heads_kv, 200, headdim, dtype=dtype, seed=1)[0]
-    v = draw(2, heads_kv, 200, headdim_v, dtype=dtype, seed=2)[0]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(3):
-            out = custom_attention_forward(q, k, v)
-        found, lse = tuner.flash_attn_func(
-            *(t.transpose(1, 2) for t in (q, k, v)), causal=True, return_lse=True
-        )
-    assert [w.category for w in caught] == [tuner.FallbackWarning]
-    assert (out.dtype, out.shape) == (dtype, (2, 4, 200, headdim_v))
-    for given in (out, found.transpose(1, 2)):
-        close(given, expected(q, k, v))
-    scores = headdim**-0.5 * q.double() @ k.double().repeat_interleave(4 // heads_kv, 1).mT
-    hidden = torch.ones(200, 200, dtype=torch.bool, device="cuda").triu(1)
-    logs = scores.masked_fill(hidden, -torch.inf).logsumexp(-1)
-    torch.testing.assert_close(lse.double(), logs, atol=1e-4, rtol=1e-5)
-    with pytest.raises(NotImplementedError, match=r"one of \(64, 128, 256\)"):
-        custom_attention_forward(q, k, v, strict=True)
-
-
-@pytest.mark.parametrize("headdim", [64, 80])
-def test_fp32_keeps_fp32_precision(headdim: int) -> None:
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(1, 2, 500, headdim, device="cuda") for _ in range(3))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        out = custom_attention_forward(q, k, v)
-    torch.testing.assert_close(out, expected(q, k, v), atol=1e-5, rtol=1e-5)
-
-
-@pytest.fixture(params=["allow_tf32", "fp32_precision", "float32_matmul_precision"])
-def tf32_allowed(request: pytest.FixtureRequest) -> Iterator[Callable[[], object]]:
-    """TF32 allowed for products, by each switch that there is; what reads that switch."""
-    matmul, name = torch.backends.cuda.matmul, request.param
-    if name == "float32_matmul_precision":
-        read, write = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
-        allowed: object = "high"
-    else:
-        if not hasattr(matmul, name):
-            pytest.skip(f"torch {torch.__version__} has no {name}")
-        read, write = partial(getattr, matmul, name), partial(setattr, matmul, name)
-        allowed = True if name == "allow_tf32" else "tf32"
-    before = read()
-    write(allowed)
-    yield read
-    write(before)
-
-
-# Which of SDPA's backends computes them: grouped heads and headdims that are no multiple of 4 are
-# for the one that multiplies by cuBLAS.
-@pytest.mark.parametrize(("headdim", "headdim_v"), [(64, 64), (80, 80), (30, 30), (64, 36)])
-@pytest.mark.parametrize("heads_kv", [4, 2])
-def test_fp32_keeps_its_precision_where_tf32_is_allowed(
-    tf32_allowed: Callable[[], object], headdim: int, headdim_v: int, heads_kv: int
-) -> None:
-    fallback._announced.clear()
-    torch.manual_seed(0)
-    q, k, v = (
-        torch.randn(1, heads, 500, size, device="cuda")
-        for heads, size in ((4, headdim), (heads_kv, headdim), (heads_kv, headdim_v))
-    )
-    before = tf32_allowed()
-    square = torch.randn(256, 256, device="cuda")
-    rounded = ((square @ square).double() - square.double() @ square.double()).abs().max()
-    assert rounded > 1e-3  # the switch is on: plain products are TF32's
-    doubles = [t.double() for t in (q, *(t.repeat_interleave(4 // heads_kv, 1) for t in (k, v)))]
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        reference = torch.nn.functional.scaled_dot_product_attention(*doubles, is_causal=True)
-    with pytest.warns(tuner.FallbackWarning, match="torch.float32"):
-        out = custom_attention_forward(q, k, v)
-    assert out.dtype == torch.float32
-    torch.testing.assert_close(out.double(), reference, atol=1e-5, rtol=1e-5)
-    assert tf32_allowed() == before
-
-
 @pytest.mark.parametrize("headdim", [64, 128, 256])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("causal", [True, False])
@@ -340,44 +248,6 @@ def test_a_hundred_seqlens_compile_nothing_after_the_first(monkeypatch: pytest.M
         q, k, v = draw(1, 2, seqlen, 64)
         close(custom_attention_forward(q, k, v), expected(q, k, v))
     assert len(compiled) <= 2  # at most: the default's binary beside a neighbour's
-
-
-def test_a_hundred_seqlens_across_the_reach_of_two_records_compile_once_for_each_config(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import triton
-
-    target = device.detect(0)
-    template, capability = registry.get("portable"), target.hardware.capability
-    problems = [Problem(64, seqlen, True, "fp16", 1, 2) for seqlen in (256, 1024)]
-    configs = [
-        Config(template.default(of, capability), heads_together=1, defer_rescale=defer)
-        for of, defer in zip(problems, (False, True))
-    ]  # both are of every card's space, and no default
-    write(
-        tmp_path / "mine.db",
-        *(record(of, config, target=target) for of, config in zip(problems, configs)),
-    )
-    compiled: list[object] = []
-    real: Callable[..., object] = triton.compile
-    monkeypatch.setattr(triton, "compile", lambda *a, **b: compiled.append(a) or real(*a, **b))
-    monkeypatch.setattr(plans, "_warned", set())
-    plans._load.cache_clear()
-    tuner.use(tmp_path / "mine.db")
-    try:
-        served = {s: tuner.lookup(64, s, True, "fp16", 1, 2, target) for s in SEQLENS}
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            for seqlen in SEQLENS:
-                q, k, v = draw(1, 2, seqlen, 64)
-                close(custom_attention_forward(q, k, v), expected(q, k, v))
-    finally:
-        tuner.use()
-    assert {resolution.source for resolution in served.values()} == {"nearest", "default"}
-    kinds = {resolution.candidate for resolution in served.values()}
-    assert set(configs) < {candidate.config for candidate in kinds}
-    assert len(compiled) == len(kinds)
-    assert [w.category for w in caught] == [tuner.UntunedWarning]
 
 
 @pytest.mark.skipif("torch.cuda.device_count() < 2", reason="needs two GPUs")
