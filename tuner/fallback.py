@@ -35,7 +35,8 @@ def attention(
     are zeros.
 
     Inputs whose base or rows are not aligned to 16 bytes are copied first: SDPA of torch 2.11 was
-    off by whole units on a tensor with a 2-byte offset.
+    off by whole units on a tensor with a 2-byte offset. fp32 keeps its precision: what SDPA's
+    memory-efficient backend does not take (grouped heads, odd headdims) is computed in fp64.
 
     Args:
         causal: row i sees the keys j ≤ i + causal_offset. With an offset above 0 SDPA gets a mask
@@ -53,11 +54,26 @@ def attention(
     if causal and causal_offset > 0:
         mask = torch.ones(seqlen_q, seqlen_k, dtype=torch.bool, device=q.device)
         mask = mask.tril_(min(causal_offset, seqlen_k))
+    seeing = q[:, :, blind:] if blind else q
+    top_left, grouped = causal and mask is None, k.shape[1] != q.shape[1]
+    given = seeing, k, v
+    if _by_cublas(*given, mask, top_left, grouped):
+        given = seeing.double(), k.double(), v.double()
     out = functional.scaled_dot_product_attention(
-        q[:, :, blind:] if blind else q, k, v, attn_mask=mask, is_causal=causal and mask is None,
-        scale=sm_scale, enable_gqa=k.shape[1] != q.shape[1],
-    )  # fmt: skip
+        *given, attn_mask=mask, is_causal=top_left, scale=sm_scale, enable_gqa=grouped
+    ).to(q.dtype)
     return torch.cat((_zeros(q, k, v, blind), out), dim=2) if blind else out
+
+
+def _by_cublas(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, grouped: bool
+) -> bool:
+    """Whether SDPA multiplies these by cuBLAS, which takes TF32 for fp32 if the process allows it.
+    The memory-efficient backend, the only other one for fp32, never does."""
+    if not q.is_cuda or q.dtype != torch.float32:
+        return False
+    given = torch.backends.cuda.SDPAParams(q, k, v, mask, 0.0, causal, grouped)
+    return not torch.backends.cuda.can_use_efficient_attention(given)
 
 
 def log_sum_exp(

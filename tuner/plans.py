@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention import registry
-from kernels.attention.problem import Problem, Specialization
+from kernels.attention.problem import HEADDIMS, Problem, Specialization
 from kernels.attention.template import Binary, CompileError, Template
 from tuner import caution, device, liveness, misses, repetition, snapshot
 from tuner.resolve import Resolution
@@ -131,9 +131,8 @@ def _find(q: Tensor, k: Tensor, v: Tensor, causal: bool, lse: bool) -> Plan:
         return Plan(None, None, f"the inputs are {q.dtype}, templates take float16 and bfloat16")
     batch, heads, seqlen_q, headdim = q.shape
     if v.shape[3] != headdim:
-        return Plan(
-            None, None, f"v has headdim {v.shape[3]} and q {headdim}, no template takes both"
-        )
+        refusal = f"v has headdim {v.shape[3]} and q {headdim}, but both must be one of {HEADDIMS}"
+        return Plan(None, None, refusal)
     target = device.detect(q.device.index)
     try:
         problem = Problem(

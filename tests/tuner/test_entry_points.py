@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 import tuner  # noqa: E402
 from kernels.attention.reference import attention_reference  # noqa: E402
 from tests.tuner.stand_in import StandIn  # noqa: E402
+from tuner import fallback  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::tuner.plans.UntunedWarning")
 
@@ -92,33 +93,46 @@ def test_entry_points_do_not_answer_for_each_other(stand_in: StandIn) -> None:
         tuner.attention(*grouped)
 
 
-@pytest.mark.parametrize("headdims", [(40, 40), (80, 80), (96, 96), (192, 192), (64, 32)])
+# Of q and k, and of v: multiples of 8 or of nothing, beyond all that templates take, and both ways
+# of being unequal.
+OTHER_HEADDIMS = [
+    (40, 40), (80, 80), (96, 96), (192, 192), (36, 36), (100, 100), (1, 1), (7, 5), (320, 320),
+    (64, 32), (64, 128), (36, 100), (100, 36), (64, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("headdims", OTHER_HEADDIMS)
 @pytest.mark.parametrize("lengths", [(30, 30), (16, 50), (50, 16)])
-def test_what_no_template_serves_gets_the_right_lse_too(stand_in, headdims, lengths) -> None:
-    tensors = draw(*lengths, heads_kv=2, headdim=headdims[0], headdim_v=headdims[1])
+def test_what_no_template_serves_gets_the_right_lse_too(stand_in, headdims, lengths, dtype) -> None:
+    headdim, headdim_v = headdims
+    tensors = draw(*lengths, heads_kv=2, headdim=headdim, headdim_v=headdim_v, dtype=dtype)
     q, k, v = tensors
-    scale = headdims[0] ** -0.5
-    out, lse = attention_reference(
-        q,
-        k,
-        torch.nn.functional.pad(v, (0, headdims[0] - headdims[1])),
-        scale,
-        True,
-        lengths[1] - lengths[0],
+    scale, widest = headdim**-0.5, max(headdims)
+    # The reference wants one headdim: further zeros change no score.
+    padded = [torch.nn.functional.pad(t, (0, widest - t.shape[3])) for t in tensors]
+    out, lse = attention_reference(*padded, scale, True, lengths[1] - lengths[0])
+    fallback._announced.clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            found, logs = tuner.flash_attn_func(*bshd(tensors), causal=True, return_lse=True)
+        served = tuner.custom_attention_forward(q, k, v)
+    (warning,) = caught
+    assert warning.category is tuner.FallbackWarning
+    epsilon = torch.finfo(dtype).eps
+    torch.testing.assert_close(
+        found.transpose(1, 2).float(), out[..., :headdim_v], atol=3 * epsilon, rtol=3 * epsilon
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", tuner.FallbackWarning)
-        found, logs = tuner.flash_attn_func(*bshd(tensors), causal=True, return_lse=True)
-        served = tuner.attention(q, k, v, enable_gqa=True)
-    close(found.transpose(1, 2), out[..., : headdims[1]])
     torch.testing.assert_close(logs, lse, atol=1e-4, rtol=1e-4)
     assert not stand_in.launched
     # As the fake kernel promised, whatever the layout that SDPA returns.
+    assert (found.dtype, found.shape) == (dtype, (2, lengths[0], 4, headdim_v))
     assert found.is_contiguous()
     assert served.is_contiguous()
     for function in (tuner.flash_attn_func, tuner.attention, tuner.custom_attention_forward):
-        with pytest.raises(NotImplementedError):
-            function(q, q, v if headdims[0] != headdims[1] else q, strict=True)
+        with pytest.raises(NotImplementedError, match=r"one of \(64, 128, 256\)"):
+            function(q, q, q.new_zeros(*q.shape[:3], headdim_v), strict=True)
 
 
 def test_fp32_goes_to_sdpa(stand_in: StandIn) -> None:

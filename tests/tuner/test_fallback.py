@@ -60,6 +60,38 @@ def test_lse_of_fp32_is_that_of_fp32_whatever_products_the_process_allows() -> N
     torch.testing.assert_close(lse, scores.logsumexp(-1).float(), atol=0, rtol=2.0**-23)
 
 
+@pytest.mark.parametrize("by_cublas", [True, False])
+def test_fp32_is_never_handed_to_products_that_may_be_rounded(
+    by_cublas: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 4, 20, 40, generator=generator) for _ in range(3))
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    asked, given = [], []
+
+    def takes(params) -> bool:
+        asked.append(params)
+        return not by_cublas
+
+    real = torch.nn.functional.scaled_dot_product_attention
+
+    def watch(*tensors, **more):
+        given.extend(tensors)
+        return real(*tensors, **more)
+
+    monkeypatch.setattr(torch.backends.cuda, "can_use_efficient_attention", takes)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watch)
+    for offset in (0, 3, -3):
+        out = fallback.attention(q, k[:, :2], v[:, :2], True, 0.1, offset)
+        assert out.dtype == torch.float32
+        expected, _ = attention_reference(q, k[:, :2], v[:, :2], 0.1, True, offset)
+        torch.testing.assert_close(out, expected, atol=1e-6, rtol=1e-6)
+    assert {tensor.dtype for tensor in given} == {torch.float64 if by_cublas else torch.float32}
+    # Asked of what SDPA was then given: a mask, or none.
+    assert [params.attn_mask is not None for params in asked] == [False, True, False]
+    assert all(params.enable_gqa for params in asked)
+
+
 def test_no_key_gives_zeros_and_zero_gradients() -> None:
     q, k = torch.randn(1, 2, 5, 40), torch.randn(1, 2, 0, 40)
     q.requires_grad_()

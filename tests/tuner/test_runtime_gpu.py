@@ -115,16 +115,6 @@ def test_one_misaligned_tensor_is_copied(headdim: int, which: int) -> None:
         close(custom_attention_forward(*tensors), expected(*tensors))
 
 
-def test_another_headdim_of_v_is_served_by_sdpa() -> None:
-    q, k, _ = draw(2, 4, 200, 64)
-    v = draw(2, 4, 200, 32)[2]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", tuner.FallbackWarning)
-        close(custom_attention_forward(q, k, v), expected(q, k, v))
-    with pytest.raises(NotImplementedError, match="v has headdim 32"):
-        custom_attention_forward(q, k, v, strict=True)
-
-
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_nan_in_a_key_reaches_the_rows_that_see_it_and_no_other(causal: bool) -> None:
     q, k, v = draw(1, 2, 700, 128)
@@ -157,42 +147,33 @@ def test_many_heads_and_empty_tensors() -> None:
     assert custom_attention_forward(q, none, none, False).count_nonzero() == 0
 
 
-@pytest.mark.parametrize("headdim", [40, 80, 96, 192])
-def test_other_headdims_are_served_by_sdpa_with_one_warning(headdim: int) -> None:
-    from tuner import fallback
+@pytest.mark.parametrize("headdim", [64, 128, 256])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("causal", [True, False])
+def test_repeated_calls_are_bit_equal_and_batches_do_not_matter(
+    headdim: int, dtype: torch.dtype, causal: bool
+) -> None:
+    q, k, v = draw(4, 8, 777, headdim, dtype=dtype)
 
-    fallback._announced.clear()
-    q, k, v = draw(1, 2, 200, headdim)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(3):
-            out = custom_attention_forward(q, k, v)
-    assert [w.category for w in caught] == [tuner.FallbackWarning]
-    close(out, expected(q, k, v))
-    with pytest.raises(NotImplementedError):
-        custom_attention_forward(q, k, v, strict=True)
+    def both(batch: slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        given = [t[batch] for t in (q, k, v)]
+        bshd = [t.transpose(1, 2) for t in given]
+        return (
+            custom_attention_forward(*given, causal),
+            *tuner.flash_attn_func(*bshd, causal=causal, return_lse=True),
+        )
 
-
-@pytest.mark.parametrize("headdim", [64, 80])
-def test_fp32_keeps_fp32_precision(headdim: int) -> None:
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(1, 2, 500, headdim, device="cuda") for _ in range(3))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        out = custom_attention_forward(q, k, v)
-    torch.testing.assert_close(out, expected(q, k, v), atol=1e-5, rtol=1e-5)
-
-
-def test_repeated_calls_are_bit_equal_and_batches_do_not_matter() -> None:
-    q, k, v = draw(4, 8, 777, 128)
-    first = custom_attention_forward(q, k, v)
-    assert torch.equal(first, custom_attention_forward(q, k, v))
-    served = [tuner.lookup(128, 777, True, "fp16", batch, 8).candidate for batch in (4, 2)]
-    half = custom_attention_forward(q[1:3], k[1:3], v[1:3])
-    if served[0] == served[1]:
-        assert torch.equal(first[1:3], half)
-    else:  # another config, as documented
-        close(half, expected(q, k, v)[1:3])
+    first = both(slice(0, 4))
+    for _ in range(3):  # the launches of calls like an earlier one are prepared
+        assert all(map(torch.equal, first, both(slice(0, 4))))
+    name = "fp16" if dtype == torch.float16 else "bf16"
+    served = [tuner.lookup(headdim, 777, causal, name, batch, 8).candidate for batch in (4, 2)]
+    half = both(slice(1, 3))
+    if served[0] != served[1]:  # another config, as documented: close, and equal by the same one
+        close(half[0], expected(q, k, v, causal)[1:3])
+        with tuner.pin(served[0]):
+            half = both(slice(1, 3))
+    assert all(torch.equal(whole[1:3], part) for whole, part in zip(first, half))
 
 
 def test_the_first_call_inside_graph_capture() -> None:
@@ -289,11 +270,19 @@ def test_more_than_two_to_the_31_elements() -> None:
 
 @pytest.mark.timing
 @pytest.mark.parametrize("seqlen", [1, 16, 128])
-def test_short_sequences_are_not_slower_than_sdpa(seqlen: int) -> None:
-    q, k, v = draw(4, 8, seqlen, 64)
+@pytest.mark.parametrize("headdim", [64, 128, 256])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("causal", [True, False])
+def test_short_sequences_are_not_slower_than_sdpa(
+    seqlen: int, headdim: int, dtype: torch.dtype, causal: bool
+) -> None:
+    q, k, v = draw(4, 8, seqlen, headdim, dtype=dtype)
 
     def sdpa() -> torch.Tensor:
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    def mine() -> torch.Tensor:
+        return custom_attention_forward(q, k, v, causal)
 
     def milliseconds(call: Callable[[], object]) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -304,10 +293,10 @@ def test_short_sequences_are_not_slower_than_sdpa(seqlen: int) -> None:
         torch.cuda.synchronize()
         return start.elapsed_time(end) / 200
 
-    def mine() -> torch.Tensor:
-        return custom_attention_forward(q, k, v)
-
     for call in (mine, sdpa):
         milliseconds(call)
-    ratios = sorted(milliseconds(mine) / milliseconds(sdpa) for _ in range(7))
-    assert ratios[3] < 1.15
+    # The least of many, taken in turns: what else the host does only ever adds to a time.
+    times = [[milliseconds(call) for call in (mine, sdpa, sdpa, mine)] for _ in range(10)]
+    best_mine = min(min(first, last) for first, _, _, last in times)
+    best_sdpa = min(min(first, second) for _, first, second, _ in times)
+    assert best_mine < 1.05 * best_sdpa

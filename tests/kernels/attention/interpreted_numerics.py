@@ -144,10 +144,26 @@ def test_heads_share_keys(heads, heads_kv, variant):
 
 
 @pytest.mark.parametrize("variant", range(len(VARIANTS)))
-def test_a_late_spike(variant):
-    q, k, v = qkv(70, dtype=torch.bfloat16, heads=1)
-    k[:, :, 60] = 30 * q[:, :, 65]
-    check(q, k, v, 0.25, **VARIANTS[variant])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("key", [0, 15, 60, 69])
+def test_a_single_spike_at_either_end(key, dtype, variant):
+    q, k, v = qkv(70, dtype=dtype, heads=1)
+    k[:, :, key] = 30 * q[:, :, 69]
+    check(q, k, v, 0.25, causal=variant % 3 > 0, **VARIANTS[variant])
+
+
+@pytest.mark.parametrize("variant", range(len(VARIANTS)))
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_nan_in_a_query_is_of_its_row_alone(causal, variant):
+    q, k, v = qkv(50, heads=1)
+    clean, clean_lse = attention(q, k, v, causal=causal, **VARIANTS[variant])
+    rows, others = [0, 20, 49], [row for row in range(50) if row not in (0, 20, 49)]
+    q[:, :, rows, 3] = math.nan
+    out, lse = attention(q, k, v, causal=causal, **VARIANTS[variant])
+    assert out[:, :, rows].isnan().all()
+    assert lse[:, :, rows].isnan().all()
+    torch.testing.assert_close(out[:, :, others], clean[:, :, others], atol=0, rtol=0)
+    torch.testing.assert_close(lse[:, :, others], clean_lse[:, :, others], atol=0, rtol=0)
 
 
 @pytest.mark.parametrize("variant", [0, 1, 2])
@@ -237,13 +253,22 @@ def test_values_that_no_row_sees_are_not_read(variant):
     torch.testing.assert_close(out, clean, atol=0, rtol=0)
 
 
-def test_a_hidden_value_reaches_only_the_rows_of_its_block():
+@pytest.mark.parametrize("variant", range(len(VARIANTS)))
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+@pytest.mark.parametrize(("block_m", "block_n"), [(16, 16), (32, 16), (16, 32)])
+def test_a_hidden_value_reaches_only_rows_whose_tile_visits_its_block(
+    block_m, block_n, poison, variant
+):
     q, k, v = qkv(64, heads=1)
-    clean, _ = attention(q, k, v)
-    v[:, :, 40] = math.nan
-    out, _ = attention(q, k, v)
-    torch.testing.assert_close(out[:, :, :32], clean[:, :, :32], atol=0, rtol=0)
-    assert out[:, :, 40:].isnan().all()
+    options = {"block_m": block_m, "block_n": block_n, **VARIANTS[variant]}
+    clean, clean_lse = attention(q, k, v, **options)
+    v[:, :, 58] = poison
+    out, lse = attention(q, k, v, **options)
+    first = 64 - max(block_m, block_n)
+    assert 58 - first < max(block_m, block_n)  # as the kernel's module says
+    torch.testing.assert_close(out[:, :, :first], clean[:, :, :first], atol=0, rtol=0)
+    assert not out[:, :, 58:].isfinite().any()
+    torch.testing.assert_close(lse, clean_lse, atol=0, rtol=0)
 
 
 def test_views_are_read_in_place():

@@ -10,6 +10,7 @@ from kernels.attention import registry
 from kernels.attention.config import Config
 from kernels.attention.problem import Problem
 from tuner.evaluate.executor import Compilation
+from tuner.search import samplers
 from tuner.search.driver import search
 from tuner.search.events import Event, ProblemEnded, ProblemSkipped, ProblemStarted, TrialEnded
 from tuner.search.options import Options
@@ -199,17 +200,19 @@ def test_the_incumbent_races_and_the_verdict_stands(executor: ToyExecutor, store
     assert lucky.uid in found.supersedes
 
 
+@pytest.mark.parametrize("sampler", ["exhaustive", samplers.DEFAULT])
 @pytest.mark.parametrize("noise", [0.0005, 0.004, 0.02])
 def test_two_searches_name_the_same_winner_or_the_tie(
-    toy: ToyTemplate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noise: float
+    toy: ToyTemplate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noise: float, sampler: str
 ) -> None:
     small = {"BLOCK_M": (64, 128), "BLOCK_N": (32, 64), "num_stages": (2, 3), "flag": (False, True)}
-    monkeypatch.setattr(ToyTemplate, "space", lambda self, specialization: small)
+    if sampler == "exhaustive":
+        monkeypatch.setattr(ToyTemplate, "space", lambda self, specialization: small)
     found = []
     for seed in range(4):
         with Store.open(tmp_path / f"{seed}.db") as store:
             executor = ToyExecutor(noise, seed)
-            (one,), _ = run(executor, store, sampler="exhaustive", seed=seed)
+            (one,), _ = run(executor, store, sampler=sampler, seed=seed)
         assert one is not None
         found.append(one)
     for one in found:
