@@ -35,8 +35,9 @@ def attention(
     are zeros.
 
     Inputs whose base or rows are not aligned to 16 bytes are copied first: SDPA of torch 2.11 was
-    off by whole units on a tensor with a 2-byte offset. fp32 keeps its precision: what SDPA's
-    memory-efficient backend does not take (grouped heads, odd headdims) is computed in fp64.
+    off by whole units on a tensor with a 2-byte offset. fp32 keeps its precision: where the
+    process allows TF32, what SDPA's memory-efficient backend does not take (grouped heads, odd
+    headdims) is computed in fp64.
 
     Args:
         causal: row i sees the keys j ≤ i + causal_offset. With an offset above 0 SDPA gets a mask
@@ -70,10 +71,18 @@ def _by_cublas(
 ) -> bool:
     """Whether SDPA multiplies these by cuBLAS, which takes TF32 for fp32 if the process allows it.
     The memory-efficient backend, the only other one for fp32, never does."""
-    if not q.is_cuda or q.dtype != torch.float32:
+    if not q.is_cuda or q.dtype != torch.float32 or not _may_round():
         return False
     given = torch.backends.cuda.SDPAParams(q, k, v, mask, 0.0, causal, grouped)
     return not torch.backends.cuda.can_use_efficient_attention(given)
+
+
+def _may_round() -> bool:
+    """Whether the process lets cuBLAS round the factors of an fp32 product to TF32."""
+    try:
+        return bool(torch.backends.cuda.matmul.allow_tf32)
+    except RuntimeError:  # it was said by one of the newer switches, of which this one cannot tell
+        return True
 
 
 def log_sum_exp(

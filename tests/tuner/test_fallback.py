@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,7 @@ from kernels.attention.layout import aligned  # noqa: E402
 from kernels.attention.reference import attention_reference  # noqa: E402
 from tuner import fallback  # noqa: E402
 
+ROOT = Path(__file__).parents[2]
 SHAPE = (2, 3, 20, 80)
 
 
@@ -60,10 +64,12 @@ def test_lse_of_fp32_is_that_of_fp32_whatever_products_the_process_allows() -> N
     torch.testing.assert_close(lse, scores.logsumexp(-1).float(), atol=0, rtol=2.0**-23)
 
 
+@pytest.mark.parametrize("may_round", [True, False])
 @pytest.mark.parametrize("by_cublas", [True, False])
 def test_fp32_is_never_handed_to_products_that_may_be_rounded(
-    by_cublas: bool, monkeypatch: pytest.MonkeyPatch
+    by_cublas: bool, may_round: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(fallback, "_may_round", lambda: may_round)
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 4, 20, 40, generator=generator) for _ in range(3))
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
@@ -86,10 +92,34 @@ def test_fp32_is_never_handed_to_products_that_may_be_rounded(
         assert out.dtype == torch.float32
         expected, _ = attention_reference(q, k[:, :2], v[:, :2], 0.1, True, offset)
         torch.testing.assert_close(out, expected, atol=1e-6, rtol=1e-6)
-    assert {tensor.dtype for tensor in given} == {torch.float64 if by_cublas else torch.float32}
+    wide = by_cublas and may_round
+    assert {tensor.dtype for tensor in given} == {torch.float64 if wide else torch.float32}
+    if not may_round:
+        assert not asked
+        return
     # Asked of what SDPA was then given: a mask, or none.
     assert [params.attn_mask is not None for params in asked] == [False, True, False]
     assert all(params.enable_gqa for params in asked)
+
+
+@pytest.mark.parametrize(
+    ("switch", "rounds"),
+    [
+        ("pass", False),
+        ("torch.backends.cuda.matmul.allow_tf32 = True", True),
+        ("torch.set_float32_matmul_precision('high')", True),
+        ("torch.backends.cuda.matmul.fp32_precision = 'tf32'", True),
+        ("torch.backends.cuda.matmul.fp32_precision = 'ieee'", False),
+        ("torch.backends.fp32_precision = 'tf32'", True),
+    ],
+)
+def test_tf32_is_noticed_by_whichever_switch_it_is_allowed(switch: str, rounds: bool) -> None:
+    # In a process of its own: once mixed, the switches of PyTorch cannot be set back.
+    code = f"import torch; from tuner import fallback; {switch}; print(fallback._may_round())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout.strip() == str(rounds)
 
 
 def test_no_key_gives_zeros_and_zero_gradients() -> None:

@@ -139,7 +139,7 @@ class RayExecutor(Executor):
     def compile(self, problem: Problem, candidate: Candidate) -> Future[Compilation]:
         key = self._key(problem, candidate)
         future = self._known.get(key)
-        if future is None:
+        if future is None or (future.done() and future.exception() is not None):
             future = self._known[key] = Future()
             future.set_running_or_notify_cancel()  # it serves later problems: never cancelled
             compilation, self._binaries[key] = self._task(*key)

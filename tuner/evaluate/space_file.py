@@ -31,6 +31,7 @@ from tuner.evaluate.t4 import (
     Result,
     SpaceError,
     decompressed,
+    of_kind,
     positive,
     read_results,
 )
@@ -84,6 +85,8 @@ class RecordedSpace:
             SpaceError: the file is damaged, or holds a trial that is not accepted.
             OSError: it cannot be read.
         """
+        if not self.trials:
+            raise SpaceError(f"{self.path} is no recorded space of ours: it has no results")
         for config, trial in self.trials.items():
             try:
                 accept(trial)
@@ -218,7 +221,7 @@ def read_space(path: Path) -> RecordedSpace:
         if not there:
             raise ValueError('it lacks "metadata"')
         metadata, _ = json.JSONDecoder().raw_decode(rest.lstrip())
-        return RecordedSpace(path, _header(metadata))
+        return RecordedSpace(path, _header(of_kind(dict, metadata, "metadata")))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         detail = f"{error} is missing" if isinstance(error, KeyError) else error
         raise SpaceError(f"{path} is no recorded space of ours: {detail}") from None
@@ -241,8 +244,10 @@ def _metadata(header: Header) -> dict[str, Any]:
 
 def _header(data: Mapping[str, Any]) -> Header:
     peers = {
-        _text(name, "a peer's name"): tuple(map(positive, ms))
-        for name, ms in data.get("peers", {}).items()
+        _text(name, "a peer's name"): tuple(
+            map(positive, of_kind(list, ms, f"times of {shown(name)}"))
+        )
+        for name, ms in of_kind(dict, data.get("peers", {}), "peers").items()
     }
     if not all(peers.values()):
         raise ValueError("a peer has no times")

@@ -10,11 +10,13 @@ import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kernels.attention.config import Config, Value
 from kernels.attention.printable import shown
 from tuner.trial import Outcome
+
+T = TypeVar("T", dict[str, Any], list[Any])
 
 SUFFIXES = (".json.xz", ".json.gz", ".json")
 SCHEMA_VERSION = "1.0.0"
@@ -78,10 +80,11 @@ def read_results(path: Path) -> tuple[Result, ...]:
     """
     data = decompressed(path, MOST_BYTES, whole=True)
     try:
-        document = json.loads(data)
-        unit = document.get("metadata", {}).get("timeunit", "ms")
+        document = of_kind(dict, json.loads(data), "the document")
+        unit = of_kind(dict, document.get("metadata", {}), "metadata").get("timeunit", "ms")
         scale = _MILLISECONDS[_one_of(_MILLISECONDS, unit, "timeunit")]
-        return tuple(_parse(result, scale) for result in document["results"])
+        results = of_kind(list, document["results"], "results")
+        return tuple(_parse(of_kind(dict, result, "a result"), scale) for result in results)
     except (
         ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError
     ) as error:  # fmt: skip
@@ -109,23 +112,26 @@ def decompressed(path: Path, limit: int, whole: bool) -> bytes:
 
 
 def _parse(data: Mapping[str, Any], scale: float) -> Result:
-    times = data.get("times", {})
+    times = of_kind(dict, data.get("times", {}), "times")
+    configuration = of_kind(dict, data["configuration"], "configuration")
     outcome = data.get("outcome")
     values = {
         str(entry["name"]): float(entry["value"])
-        for entry in data.get("measurements", ())
+        for entry in of_kind(list, data.get("measurements", []), "measurements")
         # A failure's "time" is the name of an error.
         if isinstance(entry["value"], (int, float)) and math.isfinite(entry["value"])
     }
     if "time" in values:
         values["time"] *= scale
     result = Result(
-        config=Config({str(name): _value(value) for name, value in data["configuration"].items()}),
+        config=Config({str(name): _value(value) for name, value in configuration.items()}),
         outcome=_OUTCOME[_one_of(_OUTCOME, data["invalidity"], "invalidity")]
         if outcome is None
         else Outcome(_one_of([known.value for known in Outcome], outcome, "outcome")),
         reason=str(data.get("reason", "")),
-        samples_ms=tuple(scale * positive(ms) for ms in times.get("runtimes", ())),
+        samples_ms=tuple(
+            scale * positive(ms) for ms in of_kind(list, times.get("runtimes", []), "runtimes")
+        ),
         compile_s=_seconds(times.get("compilation"), scale),
         evaluate_s=_seconds(times.get("benchmark"), scale),
         timestamp=str(data.get("timestamp", "")),
@@ -140,6 +146,14 @@ def _value(value: object) -> Value:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value if isinstance(value, (bool, int, str)) else str(value)
+
+
+def of_kind(kind: type[T], value: object, name: str) -> T:
+    """`value`, if it is an object or a list, as `kind` says; else a ValueError, one sentence."""
+    if not isinstance(value, kind):
+        wanted = "a list" if kind is list else "an object"
+        raise ValueError(f"{name} is {shown(value)}, but must be {wanted}")
+    return value
 
 
 def _one_of(known: Collection[str], value: object, name: str) -> str:

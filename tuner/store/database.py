@@ -17,6 +17,7 @@ from sqlalchemy import (
     Engine,
     Select,
     and_,
+    bindparam,
     delete,
     func,
     or_,
@@ -215,12 +216,16 @@ class Store:
             WireError: one holds what could not be read back; then none is added.
         """
         values = [rows.trial_row(trial) for trial in new]
+        keys = list(trials.primary_key.columns)
+        same = and_(*(key == bindparam(f"same_{key.name}", type_=key.type) for key in keys))
+        # Locked, where a database has locks of rows: another writer may be about to put it right.
+        there = select(*columns(trials)).where(same).with_for_update()
         with self._writing() as connection:
             for value in values:
-                same = and_(*(key == value[key.name] for key in trials.primary_key.columns))
-                row = connection.execute(select(*columns(trials)).where(same)).mappings().first()
+                key = {f"same_{column.name}": value[column.name] for column in keys}
+                row = connection.execute(there, key).mappings().first()
                 if row is not None and not _whole(row, rows.trial_of):
-                    connection.execute(delete(trials).where(same))
+                    connection.execute(delete(trials).where(same), key)
             for chunk in _chunks(values):
                 statement = upsert(
                     connection,

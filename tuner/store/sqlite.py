@@ -167,7 +167,7 @@ def _connect(path: Path, query: str, timeout_s: float) -> sqlite3.Connection:
         check_same_thread=False,
     )
     # One damaged text must not make every row unreadable.
-    connection.text_factory = lambda text: text.decode("utf-8", "replace")
+    connection.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
     return connection
 
 

@@ -239,6 +239,9 @@ def test_a_compilation_without_any_host_left_ends_in_one_sentence(cluster: Clust
         said = r"^no host of the Ray cluster that can compile has come back within 4 s$"
         with pytest.raises(ConnectionError, match=said):
             future.result(120)
+        cluster.add_node(num_cpus=2, num_gpus=1)
+        anew = executor._processes.compile(PROBLEM, candidate)
+        assert anew.result(120).outcome is Outcome.OK
 
 
 def test_a_compilation_waits_for_a_host_that_comes_back(cluster: Cluster) -> None:

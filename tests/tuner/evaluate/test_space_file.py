@@ -240,6 +240,18 @@ def test_malformed_metadata_are_one_sentence(tmp_path: Path, change: dict[str, o
         read_space(path)
 
 
+@pytest.mark.parametrize("results", [[], {"a": 1}, "", None])
+def test_a_space_without_results_is_refused_by_its_name(tmp_path: Path, results: object) -> None:
+    path = tmp_path / "empty.json"
+    write_space(path, [trial(0)])
+    document = json.loads(content(path))
+    document["results"] = results
+    path.write_text(json.dumps(document))
+    said = "it has no results" if results == [] else "results is .*, but must be a list"
+    with pytest.raises(SpaceError, match=f"^{path} is no recorded space.*: {said}"):
+        read_space(path).check(bool)
+
+
 def without(kind: str, name: str) -> dict[str, object]:
     values = vars(PROBLEM) if kind == "problem" else {**vars(TARGET), "hardware": {}}
     return {kind: {key: value for key, value in values.items() if key != name}}
@@ -256,6 +268,8 @@ def without(kind: str, name: str) -> dict[str, object]:
         ({"recorded_at": 3}, "recorded_at is 3, but must be a text"),
         ({"peers": {"cud\nnn": [1.0]}}, r"a peer's name is 'cud\\nnn', but must be a text"),
         ({"peers": {"cudnn": [1e-300]}}, "a time is 1e-300, but must be a number from 1e-9"),
+        ({"peers": {"cudnn": 1.0}}, "times of .cudnn. is 1.0, but must be a list"),
+        ({"peers": [1]}, r"peers is \[1\], but must be an object"),
     ],
 )
 def test_a_refusal_of_metadata_says_what_is_accepted(
@@ -277,6 +291,10 @@ def test_a_refusal_of_metadata_says_what_is_accepted(
         ({"outcome": "splendid"}, "outcome is 'splendid', but must be one of ok, rejected,"),
         ({"outcome": ["ok"]}, r"outcome is \['ok'\], but must be one of ok, rejected,"),
         ({"times": {"runtimes": [1e-320]}}, r"a time is 1e-320, but must be a number from 1e-9"),
+        ({"times": {"runtimes": None}}, "runtimes is None, but must be a list"),
+        ({"times": [1]}, r"times is \[1\], but must be an object"),
+        ({"measurements": None}, "measurements is None, but must be a list"),
+        ({"configuration": [1]}, r"configuration is \[1\], but must be an object"),
     ],
 )
 def test_a_refusal_of_a_result_says_what_is_accepted(

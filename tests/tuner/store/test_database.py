@@ -243,6 +243,18 @@ def test_a_damaged_trial_is_put_right_by_a_whole_one_even_an_earlier(store, path
     assert execute(path, "select count(*) from trials") == [(2,)]
 
 
+def test_a_text_that_is_not_utf_8_is_damage(store, path):
+    record, trial = samples.record(1), samples.trial(1)
+    store.add_record(record)
+    store.add_trial(trial)
+    for table in ("records", "trials"):
+        execute(path, f"update {table} set driver = cast(x'61ff62' as text)")
+    assert (store.records(), store.trials()) == ([], [])
+    store.add_record(record)
+    store.add_trial(trial)
+    assert (store.records(), store.trials()) == ([record], [trial])
+
+
 @pytest.mark.parametrize("column", ["hardware", "config"])
 def test_a_trial_that_would_not_be_found_is_none(store, path, caplog, column):
     store.add_trial(samples.trial(1))

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -192,3 +193,30 @@ def test_an_unreachable_server_is_one_sentence_without_the_password(tmp_path: Pa
         assert "secret" not in said
         assert "\n" not in said
         assert said.startswith("postgresql://tuner:***@/postgres")
+
+
+def test_who_puts_a_damaged_trial_right_undoes_no_other_writer(location, monkeypatch):
+    from sqlalchemy import update
+
+    from tuner.store import database
+    from tuner.store.schema import trials
+
+    old, new = (samples.trial(1, measured_at=f"{year}-01-01T00:00:00Z") for year in (2024, 2025))
+    with Store.open(location) as store, Store.open(location) as other:
+        store.add_trial(old)
+        with store._writing() as connection:
+            connection.execute(update(trials).values(tflops=-1))
+        writer = threading.Thread(target=other.add_trial, args=[new])
+        whole = database._whole
+
+        def interrupted(*arguments):
+            if writer.ident is None:
+                writer.start()
+                writer.join(0.5)  # it may be waiting for us
+            return whole(*arguments)
+
+        monkeypatch.setattr(database, "_whole", interrupted)
+        store.add_trial(old)
+        writer.join(30)
+        assert not writer.is_alive()
+        assert store.trials() == [new]
