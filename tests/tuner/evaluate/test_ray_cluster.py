@@ -66,8 +66,8 @@ def rehearsed(cluster: Cluster, pace: float = 0.0, placing_s: float = 60.0) -> R
         gpu_options=rehearsal.options(None, pace),
         compile_factory=rehearsal.COMPILE_FACTORY,
         compile_options=rehearsal.options(None),
-        placing_s=placing_s,
     )
+    executor._placing_s = placing_s  # not at the start, which takes longer on a busy machine
     return Rehearsal(executor, ReplayExecutor())
 
 
