@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import count
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -21,10 +21,8 @@ def new_postgresql(server: str) -> Callable[[], str]:
     """Makes empty databases on the server."""
     import psycopg
 
-    numbers = count()
-
     def make() -> str:
-        name = f"tuner_{id(numbers)}_{next(numbers)}"
+        name = f"tuner_{uuid4().hex}"
         with psycopg.connect(server, autocommit=True) as connection:
             connection.execute(f"create database {name}")
         return server.replace("/postgres?", f"/{name}?")
