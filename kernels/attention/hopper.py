@@ -43,6 +43,9 @@ _HARDWARE_BARRIERS = 16
 # barriers.
 _SCRATCH, _BARRIERS = 2048, 512
 
+# Columns of a consumer's queries that may stay in registers: all, or as many as fit.
+_Q_HELD = {64: (0, 64), 128: (0, 64, 128), 256: (0, 64, 128)}
+
 # What a tile costs beside its blocks, as a share of the cost of one tile's worth of them.
 _OVERHEAD = 0.6
 
@@ -56,7 +59,7 @@ _LONG_SEQLEN = 2048
 # Shapes that a process keeps the arithmetic of: it takes up to half a millisecond.
 _REMEMBERED = 1024
 
-_CONSTEXPRS = 13  # of hopper_kernel.attention_forward
+_CONSTEXPRS = 14  # of hopper_kernel.attention_forward
 
 
 class HopperTemplate(Template):
@@ -70,7 +73,7 @@ class HopperTemplate(Template):
         numbers = f"{kernel} {_REGISTERS} {_GIANT} {_STALE}"  # which decide what it computes, too
         return sha256(numbers.encode()).hexdigest()[:12]
 
-    def space(self, specialization: Specialization) -> Space:  # noqa: ARG002
+    def space(self, specialization: Specialization) -> Space:
         return {
             "BLOCK_N": (64, 128),
             "consumers": (2, 3),
@@ -80,6 +83,7 @@ class HopperTemplate(Template):
             "defer_rescale": (False, True),
             "whole_loop": (False, True),
             "early_halves": (0, 1, 2),
+            "q_held": _Q_HELD[specialization.headdim],
         }
 
     def supports(self, specialization: Specialization, capability: int) -> str | None:
@@ -106,14 +110,17 @@ class HopperTemplate(Template):
             int(config[name]) for name in ("BLOCK_N", "consumers", "stages", "q_buffers")
         )
         headdim, have = specialization.headdim, limits(capability)
-        # Accumulator and scores in fp32, weights in 16 bits; the rest is addresses and row state.
-        needed = headdim // 2 + block_n // 2 + block_n // 4
+        # Accumulator and scores in fp32, weights and queries in 16 bits; the rest is addresses and
+        # row state.
+        q_held = int(config["q_held"])
+        needed = headdim // 2 + block_n // 2 + block_n // 4 + q_held // 4
         if needed > _REGISTERS[consumers][0] - 24:
-            return f"acc, s and p alone take {needed} of {_REGISTERS[consumers][0]} registers"
+            return f"acc, s, p and q alone take {needed} of {_REGISTERS[consumers][0]} registers"
         early_halves = int(config["early_halves"])
+        smallest = specialization.causal and not config["whole_loop"] and not early_halves
+        if headdim == 256 and q_held == 128 and not smallest:
+            return "128 columns of q spill registers at headdim 256, but for the smallest loop"
         if config["whole_loop"]:
-            if headdim == 256 and not specialization.causal:
-                return "two loops spill registers at headdim 256 without a mask"
             if block_n == 128 and consumers == 3 and early_halves > (not specialization.causal):
                 return (
                     f"two loops over blocks of 128 keys spill {_REGISTERS[consumers][0]} registers"
@@ -145,7 +152,7 @@ class HopperTemplate(Template):
         return Config(
             BLOCK_N=block_n, consumers=consumers, stages=stages, q_buffers=q_buffers,
             ping_pong=True, defer_rescale=True, whole_loop=whole_loop,
-            early_halves=1 if whole_loop and consumers == 2 else 0,
+            early_halves=1 if whole_loop and consumers == 2 else 0, q_held=0,
         )  # fmt: skip
 
     def compile(self, specialization: Specialization, config: Config, capability: int) -> Binary:
@@ -193,6 +200,7 @@ def _work_out(
     shapes = ((batch, heads, seqlen_q, headdim), keys, keys)
     scale, coarse = in_base_2(sm_scale)
     limit = min(_GIANT / scale, _MAX_FP32)
+    lowest = -_MAX_FP32 / max(1.0, coarse)
     tiles = -(-seqlen_q // (_ROWS * int(binary.config["consumers"])))
     all_heads = batch * heads
     programs, head_pairs = schedule(tiles, all_heads, _multiprocessors(q.device.index), causal)
@@ -204,7 +212,7 @@ def _work_out(
         seqlen_q, seqlen_k, causal_offset if causal else 0,
         programs, tiles, divisor(tiles), units, units // programs, items, items // programs,
         2 * head_pairs, single_heads, divisor(max(1, single_heads)),
-        scale, coarse, limit, _STALE / scale,
+        scale, coarse, limit, _STALE / scale, lowest, lowest * coarse,
         *(None,) * _CONSTEXPRS,
     )  # fmt: skip
     strides = tuple(strides_of(tensor) for tensor in (q, k, v))
@@ -305,7 +313,10 @@ def _arguments(specialization: Specialization, config: Config) -> list[Argument]
                      "programs", "tiles", "by_tiles", "units", "unit_turns", "items", "item_turns",
                      "paired_heads", "single_heads", "by_single_heads")
     ]  # fmt: skip
-    arguments += [Argument(name, "fp32") for name in ("scale", "coarse", "limit", "stale")]
+    arguments += [
+        Argument(name, "fp32")
+        for name in ("scale", "coarse", "limit", "stale", "lowest", "lowest_shift")
+    ]
     consumer_registers, producer_registers = _REGISTERS[int(config["consumers"])]
     constants = {
         "HEADDIM": headdim,
@@ -319,6 +330,7 @@ def _arguments(specialization: Specialization, config: Config) -> list[Argument]
         "DEFER": config["defer_rescale"],
         "WHOLE_LOOP": config["whole_loop"],
         "HALVES": config["early_halves"],
+        "Q_HELD": config["q_held"],
         "CONSUMER_REGISTERS": consumer_registers,
         "PRODUCER_REGISTERS": producer_registers,
     }

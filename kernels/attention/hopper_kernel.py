@@ -23,11 +23,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from kernels.attention.gluon_compat import aggregate, barrier
 from kernels.attention.hopper_pipeline import matrix, next_stage, produce, start_pipeline
-from kernels.attention.hopper_ptx import narrow, pin
+from kernels.attention.hopper_ptx import narrow, opaque, pin
 from kernels.attention.hopper_schedule import ROWS, Plan
 from kernels.attention.hopper_softmax import (
     add_parts, as_rows, half_parts, halves, hide, joined, measure, raised, rescale, row_parts,
-    row_totals, sum_of_halves, weigh,
+    row_totals, sum_of_halves,
 )  # fmt: skip
 
 LN_2 = gl.constexpr(0.6931471805599453)
@@ -46,15 +46,18 @@ class Result:
     coarse: gl.tensor
     limit: gl.tensor
     stale: gl.tensor
+    lowest: gl.tensor  # the maximum of no scores
+    lowest_shift: gl.tensor
     LSE: gl.constexpr
     DEFER: gl.constexpr
     WHOLE_LOOP: gl.constexpr
     HALVES: gl.constexpr  # of a block's weights, computed before the matmul ahead is waited for
+    Q_HELD: gl.constexpr  # columns of the queries that are kept in registers
 
     @gluon.constexpr_function
     def __init__(
-        self, out, lse, out_batch, out_head, out_row, scale, coarse, limit, stale,
-        LSE, DEFER, WHOLE_LOOP, HALVES,
+        self, out, lse, out_batch, out_head, out_row, scale, coarse, limit, stale, lowest,
+        lowest_shift, LSE, DEFER, WHOLE_LOOP, HALVES, Q_HELD,
     ):  # fmt: skip
         self.out = out
         self.lse = lse
@@ -65,10 +68,13 @@ class Result:
         self.coarse = coarse
         self.limit = limit
         self.stale = stale
+        self.lowest = lowest
+        self.lowest_shift = lowest_shift
         self.LSE = gl.constexpr(LSE)
         self.DEFER = gl.constexpr(DEFER)
         self.WHOLE_LOOP = gl.constexpr(WHOLE_LOOP)
         self.HALVES = gl.constexpr(HALVES)
+        self.Q_HELD = gl.constexpr(Q_HELD)
 
 
 @gluon.constexpr_function
@@ -98,11 +104,42 @@ def nothing(HEADDIM: gl.constexpr):
 
 
 @gluon.jit
-def score(q, keys):
-    """Start q·kᵀ."""
+def hold(part, pipe, HELD: gl.constexpr, BLOCK_N: gl.constexpr):
+    """The first HELD columns of one of `pipe.q_parts` as the left operand of q·kᵀ, in registers:
+    from there the tensor cores take them without reading shared memory for every block. If they
+    are all of them, the part is no longer needed."""
+    layout: gl.constexpr = gl.DotOperandLayout(0, product_layout(BLOCK_N), 2)
+    return columns_of(matrix(pipe.q_parts, part), 0, HELD).load(layout)
+
+
+@gluon.constexpr_function
+def doublings(whole, part):
+    """How often `part` is to be doubled to become `whole`; both are powers of two."""
+    return (whole // part).bit_length() - 1
+
+
+@gluon.jit
+def columns_of(block, START: gl.constexpr, COUNT: gl.constexpr):
+    return block.slice(START, COUNT, 1)
+
+
+@gluon.jit
+def score(q, held, keys, HELD: gl.constexpr):
+    """Start q·kᵀ; the first HELD columns of q are `held`."""
     count: gl.constexpr = keys.shape[0]
-    zeros = gl.zeros([ROWS, count], gl.float32, product_layout(count))
-    return warpgroup_mma(q, keys.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    headdim: gl.constexpr = keys.shape[1]
+    s = gl.zeros([ROWS, count], gl.float32, product_layout(count))
+    if HELD > 0:
+        part = columns_of(keys, 0, HELD)
+        s = warpgroup_mma(held, part.permute((1, 0)), s, use_acc=False, is_async=True)
+        # The rest in parts whose sizes are powers of two, as Gluon demands.
+        for doubling in gl.static_range(doublings(headdim, HELD)):
+            part = columns_of(keys, HELD << doubling, HELD << doubling)
+            rest = columns_of(q, HELD << doubling, HELD << doubling)
+            s = warpgroup_mma(rest, part.permute((1, 0)), s, is_async=True)
+    else:
+        s = warpgroup_mma(q, keys.permute((1, 0)), s, use_acc=False, is_async=True)
+    return s
 
 
 @gluon.jit
@@ -132,11 +169,8 @@ def begin_weights(s, factor, shift, size, HALVES: gl.constexpr):
 
 @gluon.jit
 def end_weights(early, rest, factor, shift, HALVES: gl.constexpr):
-    """The weights that `begin_weights` began with, and their `row_parts`."""
-    if HALVES == 2:
-        weights = early
-        fresh = row_parts(early)
-    elif HALVES == 1:
+    """The weights that `begin_weights` began with, and their `row_parts`; not for 2 HALVES."""
+    if HALVES == 1:
         late = raised(rest, factor, shift)
         fresh = sum_of_halves(early, late)
         weights = gl.convert_layout(joined(early, late), product_layout(2 * rest.shape[1]))
@@ -147,12 +181,13 @@ def end_weights(early, rest, factor, shift, HALVES: gl.constexpr):
 
 
 @gluon.jit
-def start_matmuls(q, p, acc, k_stage, k_phase, v_stage, v_phase, pipe, consumer: gl.constexpr):
+def start_matmuls(q, held, p, acc, k_stage, k_phase, v_stage, v_phase, pipe,
+                  consumer: gl.constexpr, HELD: gl.constexpr):  # fmt: skip
     """Start the scores of one block and, after them, acc + p·v of the block before: both are
     returned unfinished."""
     mbarrier.wait(pipe.k_full.index(k_stage), k_phase)
     pipe.take_turn(consumer)
-    s = score(q, matrix(pipe.k_stages, k_stage))
+    s = score(q, held, matrix(pipe.k_stages, k_stage), HELD)
     mbarrier.wait(pipe.v_full.index(v_stage), v_phase)
     acc = warpgroup_mma(p, matrix(pipe.v_stages, v_stage), acc, is_async=True)
     pipe.pass_turn(consumer)
@@ -206,8 +241,8 @@ def store(acc, row_max, shift, parts, which, row, plan, result):
     """Write acc / l, and the logarithm of l, of 64 rows from `row` on, of those that exist."""
     headdim: gl.constexpr = acc.shape[1]
     l = row_totals(parts, row_max)
-    seen = l != 0.0  # else no key was seen, and acc is 0
-    acc = acc * as_rows(1.0 / gl.where(seen, l, 1.0), acc)
+    # Where no key was seen, acc is 0 times whatever the values are.
+    acc = gl.where(as_rows(l, acc) != 0.0, acc * as_rows(1.0 / l, acc), 0.0)
     layout: gl.constexpr = store_layout(headdim)
     rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
     columns = gl.arange(0, headdim, gl.SliceLayout(0, layout))
@@ -237,6 +272,7 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
     bit: sums and products are fused in the same way everywhere.
     """
     dtype: gl.constexpr = pipe.k_stages.dtype
+    q_held: gl.constexpr = result.Q_HELD
     unit_count = plan.unit_count()
     count = plan.tile_count(unit_count)
     which, row, left = plan.tile(0, unit_count)
@@ -249,18 +285,25 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
     q_stage = 0
     q_phase = 0
     mbarrier.wait(pipe.q_full.index(0), 0)
+    q = matrix(pipe.q_parts, consumer)
+    held = 0
+    if q_held > 0:
+        held = hold(consumer, pipe, q_held, plan.BLOCK_N)
+    if q_held == HEADDIM:
+        pipe.release(pipe.q_slot(0))
     mbarrier.wait(pipe.k_full.index(0), 0)
-    s = score(matrix(pipe.q_parts, consumer), matrix(pipe.k_stages, 0))
+    s = score(q, held, matrix(pipe.k_stages, 0), q_held)
     s = warpgroup_mma_wait(0, [s])
     pipe.release(pipe.k_slot(0))
     left -= 1  # of the tile's blocks, the number that have no scores yet
-    if left == 0:
-        pipe.release(pipe.q_slot(0))
+    if q_held < HEADDIM:  # noqa: SIM102  (only one of them is known to the compiler)
+        if left == 0:
+            pipe.release(pipe.q_slot(0))
     s = hide(s, left * plan.BLOCK_N, row, plan)
-    row_max = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, s.type.layout))
-    shift = row_max
-    weights, alpha, row_max, shift = weigh(s, row_max, shift, result.scale, result.coarse,
-        result.limit, result.stale, True, result.DEFER)  # fmt: skip
+    lowest = opaque(result.lowest)
+    factor, alpha, row_max, shift = measure(s, lowest, result.lowest_shift, result.scale,
+        result.coarse, result.limit, result.stale, result.DEFER)  # fmt: skip
+    weights = raised(s, factor, shift)
     parts = row_parts(weights)
     acc = nothing(HEADDIM)
     p = as_operand(weights, HEADDIM, dtype)
@@ -281,6 +324,11 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
             index += 1
             q_stage, q_phase = next_stage(q_stage, q_phase, pipe.Q_BUFFERS)
             mbarrier.wait(pipe.q_full.index(q_stage), q_phase)
+            if q_held > 0:
+                part = q_stage * pipe.CONSUMERS + consumer
+                held = hold(part, pipe, q_held, plan.BLOCK_N)
+            if q_held == HEADDIM:
+                pipe.release(pipe.q_slot(q_stage))
             if plan.CAUSAL:
                 spare = plan.spare(left, row)
                 left -= spare
@@ -288,22 +336,23 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
         left -= 1
         stage, phase = next_stage(stage, phase, pipe.STAGES)
         q = matrix(pipe.q_parts, q_stage * pipe.CONSUMERS + consumer)
-        s, acc = start_matmuls(q, p, acc, stage, phase, v_stage, v_phase, pipe, consumer)
+        s, acc = start_matmuls(q, held, p, acc, stage, phase, v_stage, v_phase, pipe, consumer,
+                               q_held)  # fmt: skip
         s = finish_scores(s, stage, pipe)
-        if not result.WHOLE_LOOP:  # noqa: SIM102  (only one of them is known to the compiler)
+        if q_held < HEADDIM and not result.WHOLE_LOOP:  # noqa: SIM102  (see above)
             if left == 0:
                 pipe.release(pipe.q_slot(q_stage))
         s = hide(s, left * plan.BLOCK_N, row, plan)
         done_max = row_max
         done_shift = shift
         done_parts = parts
-        row_max = gl.where(ends, float("-inf"), row_max)
-        shift = gl.where(ends, float("-inf"), shift)
-        factor, used, alpha, row_max, shift = measure(s, row_max, shift, result.scale,
-            result.coarse, result.limit, result.stale, True, result.DEFER)  # fmt: skip
+        row_max = gl.where(ends, lowest, row_max)
+        shift = gl.where(ends, result.lowest_shift, shift)
+        factor, alpha, row_max, shift = measure(s, row_max, shift, result.scale, result.coarse,
+            result.limit, result.stale, result.DEFER)  # fmt: skip
         # One half before a tile's end and one after it would need registers for both.
         halves_here: gl.constexpr = 2 * (result.HALVES // 2)
-        weights, rest = begin_weights(s, factor, used, plan.heads, halves_here)
+        weights, rest = begin_weights(s, factor, shift, plan.heads, halves_here)
         if halves_here == 2:
             parts = add_parts(gl.where(ends, 0.0, parts), alpha, row_parts(weights))
             pin(parts, plan.heads)
@@ -317,7 +366,7 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
         else:
             acc = rescale(acc, alpha, result.DEFER)
         if halves_here == 0:
-            weights, fresh = end_weights(weights, rest, factor, used, 0)
+            weights, fresh = end_weights(weights, rest, factor, shift, 0)
             parts = add_parts(gl.where(ends, 0.0, parts), alpha, fresh)
             p = as_operand(weights, HEADDIM, dtype)
         if result.WHOLE_LOOP:
@@ -327,13 +376,14 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
                 v_phase = phase
                 stage = next_k
                 phase = next_phase
-                s, acc = start_matmuls(q, p, acc, stage, phase, v_stage, v_phase, pipe, consumer)
+                s, acc = start_matmuls(q, held, p, acc, stage, phase, v_stage, v_phase, pipe,
+                                       consumer, q_held)  # fmt: skip
                 s = finish_scores(s, stage, pipe)
                 # Here and not before the matmuls, which would wait for it.
                 next_k, next_phase = next_stage(stage, phase, pipe.STAGES)
-                factor, used, alpha, row_max, shift = measure(s, row_max, shift, result.scale,
-                    result.coarse, result.limit, result.stale, False, result.DEFER)  # fmt: skip
-                weights, others = begin_weights(s, factor, used, plan.heads, result.HALVES)
+                factor, alpha, row_max, shift = measure(s, row_max, shift, result.scale,
+                    result.coarse, result.limit, result.stale, result.DEFER)  # fmt: skip
+                weights, others = begin_weights(s, factor, shift, plan.heads, result.HALVES)
                 if result.HALVES == 2:
                     parts = add_parts(parts, alpha, row_parts(weights))
                     pin(parts, plan.heads)
@@ -341,12 +391,13 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
                 acc = finish_product(acc, v_stage, pipe)
                 acc = rescale(acc, alpha, result.DEFER)
                 if result.HALVES < 2:
-                    weights, fresh = end_weights(weights, others, factor, used, result.HALVES)
+                    weights, fresh = end_weights(weights, others, factor, shift, result.HALVES)
                     parts = add_parts(parts, alpha, fresh)
                     p = as_operand(weights, HEADDIM, dtype)
             left -= plan.whole(left, row)
-            if left == 0:
-                pipe.release(pipe.q_slot(q_stage))
+            if q_held < HEADDIM:  # noqa: SIM102  (see above)
+                if left == 0:
+                    pipe.release(pipe.q_slot(q_stage))
 
     pipe.take_turn(consumer)
     mbarrier.wait(pipe.v_full.index(stage), phase)
@@ -363,11 +414,11 @@ def attention_forward(
     q, k, v, out, lse, out_batch, out_head, out_row,
     heads, by_heads, by_group, seqlen_q, seqlen_k, causal_offset, programs, tiles, by_tiles,
     units, unit_turns, items, item_turns, paired_heads, single_heads, by_single_heads,
-    scale, coarse, limit, stale,
+    scale, coarse, limit, stale, lowest, lowest_shift,
     HEADDIM: gl.constexpr, CAUSAL: gl.constexpr, LSE: gl.constexpr, BLOCK_N: gl.constexpr,
     CONSUMERS: gl.constexpr, STAGES: gl.constexpr, Q_BUFFERS: gl.constexpr,
     PING_PONG: gl.constexpr, DEFER: gl.constexpr, WHOLE_LOOP: gl.constexpr, HALVES: gl.constexpr,
-    CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
+    Q_HELD: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """The share of one of `programs` programs.
 
@@ -379,8 +430,10 @@ def attention_forward(
         units, unit_turns, items, item_turns, paired_heads, single_heads, by_single_heads,
         CAUSAL, BLOCK_N, CONSUMERS,
     )  # fmt: skip
-    result = Result(out, lse if LSE else out, out_batch, out_head, out_row,
-        scale, coarse, limit, stale, LSE, DEFER, WHOLE_LOOP, HALVES)  # fmt: skip
+    result = Result(
+        out, lse if LSE else out, out_batch, out_head, out_row,
+        scale, coarse, limit, stale, lowest, lowest_shift, LSE, DEFER, WHOLE_LOOP, HALVES, Q_HELD,
+    )  # fmt: skip
     pipe = start_pipeline(q, k, v, CONSUMERS, STAGES, Q_BUFFERS, PING_PONG)
     if CONSUMERS == 3:
         gl.warp_specialize(

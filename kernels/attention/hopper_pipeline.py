@@ -188,10 +188,10 @@ def produce(plan, pipe, q, k, v):
     last_stage = 0
     last_batch = 0
     last_head = 0
-    unit_count = plan.unit_count()
-    count = plan.tile_count(unit_count)
+    count = plan.tile_count(plan.unit_count())
     for index in range(count):
-        which, row, blocks = plan.tile(index, unit_count)
+        # Counted again for every tile: registers are few here, and time is not.
+        which, row, blocks = plan.tile(index, plan.unit_count())
         batch, head = plan.split(which)
         head_kv = divide(head, plan.by_group)
         if index == 0:

@@ -89,12 +89,14 @@ def rounded_product(a, b):
 
 @gluon.jit
 def opaque(scalar):
-    """`scalar`, of which the compiler no longer knows that it is the same in every partition.
+    """`scalar`, int32 or fp32, of which the compiler no longer knows that it is the same in every
+    partition.
 
     Otherwise LLVM computes what follows from it once, at the kernel's entry, where registers are
     few, and keeps it in local memory.
     """
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [scalar], gl.int32, False, 1)
+    kind: gl.constexpr = "=f,f" if scalar.dtype == gl.float32 else "=r,r"
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", kind, [scalar], scalar.dtype, False, 1)
 
 
 @gluon.constexpr_function

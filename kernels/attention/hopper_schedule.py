@@ -86,8 +86,9 @@ class Plan:
     def item(self, turn):
         """The item that this program is dealt in a turn."""
         program = gl.program_id(0)
-        back = self.programs - 1 - program
-        return turn * self.programs + gl.where(turn & 1 == 1, back, program)
+        programs = opaque(self.programs)
+        back = programs - 1 - program
+        return turn * programs + gl.where(turn & 1 == 1, back, program)
 
     @gluon.jit
     def unit_count(self):
@@ -116,8 +117,9 @@ class Plan:
         last one that any row sees down to 0; there is always one, even if no row sees a key of it.
         """
         if self.CAUSAL:
-            pairs = index < 2 * unit_count
-            item = self.item(gl.where(pairs, index // 2, index - unit_count))
+            unit = index // 2
+            pairs = unit < unit_count
+            item = self.item(gl.where(pairs, unit, index - unit_count))
             item = gl.where(pairs, item, item - self.units)
             quotient = divide(item, gl.where(pairs, self.by_tiles, self.by_single_heads))
             rest = item - quotient * gl.where(pairs, self.tiles, self.single_heads)

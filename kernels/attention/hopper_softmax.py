@@ -99,38 +99,26 @@ def shift_of(row_max, scale, coarse, limit):
 
 
 @gluon.jit
-def measure(s, row_max, shift, scale, coarse, limit, stale,
-            MASKED: gl.constexpr, DEFER: gl.constexpr):  # fmt: skip
-    """Factor and shift for a block of scores s, and the rows' alpha, new maximum and new shift."""
+def measure(s, row_max, shift, scale, coarse, limit, stale, DEFER: gl.constexpr):
+    """Factor for a block of scores s, and the rows' alpha, new maximum and new shift.
+
+    A row that has seen nothing yet has a finite maximum, `lowest` of hopper.py, and a finite shift:
+    scores of −∞ get weight 0 without a case of their own.
+    """
     top = gl.max(s, 1)
     if DEFER:
         row_max = gl.where(top > row_max + stale, top, row_max)
     else:
         row_max = gl.maximum(row_max, top)
     factor, new_shift = shift_of(row_max, scale, coarse, limit)
-    if MASKED:
-        # A row that has seen nothing yet: any finite shift gives p = 0 and alpha = 0.
-        used = gl.where(row_max == float("-inf"), 0.0, new_shift)
-    else:
-        used = new_shift
-    alpha = gl.exp2(shift - used)
-    return factor, used, alpha, row_max, new_shift
+    alpha = gl.exp2(shift - new_shift)
+    return factor, alpha, row_max, new_shift
 
 
 @gluon.jit
 def raised(s, factor, shift):
     """The weights of scores s, of a block or of a part of its columns."""
     return gl.exp2(gl.fma(s, as_rows(factor, s), -as_rows(shift, s)))
-
-
-@gluon.jit
-def weigh(s, row_max, shift, scale, coarse, limit, stale,
-          MASKED: gl.constexpr, DEFER: gl.constexpr):  # fmt: skip
-    """The weights p of a block of scores s, and the rows' alpha, new maximum and new shift."""
-    factor, used, alpha, row_max, shift = measure(
-        s, row_max, shift, scale, coarse, limit, stale, MASKED, DEFER
-    )
-    return raised(s, factor, used), alpha, row_max, shift
 
 
 @gluon.jit

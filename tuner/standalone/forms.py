@@ -59,7 +59,7 @@ _HOPPER = Form(
     config="Hopper",
     parameters=(
         "BLOCK_N", "consumers", "stages", "q_buffers", "ping_pong", "defer_rescale", "whole_loop",
-        "early_halves",
+        "early_halves", "q_held",
     ),
     kernel=KERNEL,
     jit="gluon.jit",

@@ -32,6 +32,7 @@ class Hopper(NamedTuple):
     defer_rescale: bool
     whole_loop: bool
     early_halves: int
+    q_held: int
 
     def launch(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, causal: bool, scale: float
@@ -68,6 +69,7 @@ class Hopper(NamedTuple):
             DEFER=self.defer_rescale,
             WHOLE_LOOP=self.whole_loop,
             HALVES=self.early_halves,
+            Q_HELD=self.q_held,
             CONSUMER_REGISTERS=consumer_registers,
             PRODUCER_REGISTERS=producer_registers,
             num_warps=4,  # of the first consumer; Triton adds those of the others

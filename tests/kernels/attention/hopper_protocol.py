@@ -65,10 +65,13 @@ class Block:
     """What a program works on: tiles with so many key blocks, and how many of them each consumer
     skips."""
 
-    def __init__(self, config, tiles: list[tuple[int, list[int]]], whole: bool) -> None:
+    def __init__(
+        self, config, tiles: list[tuple[int, list[int]]], whole: bool, held: bool = False
+    ) -> None:
         self.consumers, self.stages = config["consumers"], config["stages"]
         self.q_buffers, self.ping_pong = config["q_buffers"], config["ping_pong"]
         self.tiles, self.whole = tiles, whole
+        self.held = held  # whether all of q is kept in registers
         self.k, self.v = (Ring(self.stages, self.consumers) for _ in range(2))
         self.q = Ring(self.q_buffers, self.consumers)
         self.turn = [Named(2 * WARPS) for _ in range(self.consumers)]
@@ -85,6 +88,17 @@ class Block:
     def end(self, ring: Ring, stage: int) -> None:
         """The matmul has been waited for."""
         ring.readers[stage] -= 1
+
+    def begin_scores(self, q_stage: int, k_stage: int, what: tuple[int, int], who: Who) -> None:
+        """Start q·kᵀ."""
+        if not self.held:
+            self.begin(self.q, q_stage, what[0], who)
+        self.begin(self.k, k_stage, what, who)
+
+    def end_scores(self, q_stage: int, k_stage: int) -> None:
+        if not self.held:
+            self.end(self.q, q_stage)
+        self.end(self.k, k_stage)
 
     def take(self, who: Who) -> Iterator[Condition | None]:
         if self.ping_pong:
@@ -153,19 +167,26 @@ class Block:
             stage, phase = position
             return (0, phase ^ 1) if stage == length - 1 else (stage + 1, phase)
 
+        def hold(tile: int) -> Iterator[Condition | None]:
+            """hold, release: this warp's own rows."""
+            if self.held:
+                self.begin(self.q, q_at[0], tile, who)
+                yield None
+                self.end(self.q, q_at[0])
+                yield from self.release(self.q, q_at[0], who)
+
         self.give_first_turn(who)
         at = q_at = (0, 0)
         index, left = 0, self.tiles[0][0]
         yield partial(self.q.full, *q_at)
         yield partial(self.k.full, *at)
+        yield from hold(0)
         left -= 1
-        self.begin(self.q, 0, 0, who)
-        self.begin(self.k, 0, (0, left), who)
+        self.begin_scores(0, 0, (0, left), who)
         yield None
-        self.end(self.q, 0)
-        self.end(self.k, 0)
+        self.end_scores(0, 0)
         yield from self.release(self.k, 0, who)
-        if left == 0:
+        if left == 0 and not self.held:
             yield from self.release(self.q, 0, who)
         self.computed[who].append((0, left))
         held = (0, left)  # whose weights p are
@@ -177,15 +198,13 @@ class Block:
             """start_matmuls, finish_scores."""
             yield partial(self.k.full, *at)
             yield from self.take(who)
-            self.begin(self.q, q_at[0], scored[0], who)
-            self.begin(self.k, at[0], scored, who)
+            self.begin_scores(q_at[0], at[0], scored, who)
             yield partial(self.v.full, *before)
             self.begin(self.v, before[0], held, who)
             self.give(who)
             yield from self.gather(who)
             yield None
-            self.end(self.q, q_at[0])
-            self.end(self.k, at[0])
+            self.end_scores(q_at[0], at[0])
             yield from self.release(self.k, at[0], who)
 
         def finish(before: tuple[int, int]) -> Iterator[Condition | None]:
@@ -201,6 +220,7 @@ class Block:
                 left, skipped = self.tiles[index]
                 q_at = following(q_at, self.q_buffers)
                 yield partial(self.q.full, *q_at)
+                yield from hold(index)
                 spare = skipped[me]
                 left -= spare
                 for _ in range(spare):
@@ -213,7 +233,7 @@ class Block:
             left -= 1
             at = following(at, self.stages)
             yield from step(at, before, (index, left))
-            if not self.whole and left == 0:
+            if not self.whole and left == 0 and not self.held:
                 yield from self.release(self.q, q_at[0], who)
             self.computed[who].append((index, left))
             yield from finish(before)
@@ -231,7 +251,7 @@ class Block:
                 self.computed[who].append((index, left))
                 yield from finish(before)
                 held = (index, left)
-            if self.whole and left == 0:
+            if self.whole and left == 0 and not self.held:
                 yield from self.release(self.q, q_at[0], who)
         yield from self.take(who)
         yield partial(self.v.full, *at)

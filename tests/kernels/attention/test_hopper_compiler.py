@@ -98,6 +98,19 @@ def test_the_wait_for_the_product_may_be_anywhere_in_the_softmax(headdim, change
     assert not re.search(r"C75\d\d", said), said
 
 
+@pytest.mark.parametrize(("headdim", "q_held"), [(128, 64), (128, 128), (256, 64), (256, 128)])
+def test_queries_in_registers_are_the_left_operands_of_scores(headdim, q_held):
+    binary = compiled(headdim, q_held=q_held)
+    assert binary.resources.spills <= allowed_spills()
+    said, code = assembled(binary)
+    assert not re.search(r"C75\d\d", said), said
+    # A matmul of scores is as wide as a block has keys, one of values as headdim; only the latter
+    # transposes. Its left operand is a register, or within the first brackets.
+    scores = re.findall(rf"HGMMA\.64x{binary.config['BLOCK_N']}x16\S* R\d+, (\S+), (.*)", code)
+    left = [first.startswith("R") for first, rest in scores if "tnspB" not in rest]
+    assert sum(left) / len(left) == q_held / headdim
+
+
 @pytest.mark.parametrize("headdim", HEADDIMS)
 def test_an_unchanged_maximum_scales_by_exactly_one(headdim):
     """alpha is 2^(difference of two rounded shifts) in every loop: no product is fused into it."""

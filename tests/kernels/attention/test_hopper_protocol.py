@@ -34,7 +34,7 @@ def tiles(config, lengths: list[int]) -> list[tuple[int, list[int]]]:
 PARAMETERS = ("BLOCK_N", "consumers", "ping_pong", "q_buffers", "stages", "whole_loop")
 CONFIGS = sorted(
     {
-        tuple((name, config[name]) for name in PARAMETERS)
+        (*((name, config[name]) for name in PARAMETERS), ("held", config["q_held"] == headdim))
         for headdim in HEADDIMS
         for config in HopperTemplate().feasible(Specialization(headdim, True, "fp16"), 90)
     }
@@ -47,7 +47,7 @@ def test_every_config_comes_to_its_end_and_reads_what_it_should(config):
     for seed in range(24):
         random.seed(seed)
         lengths = [random.choice([1, 1, 2, 3, 5, 9]) for _ in range(random.randint(1, 7))]
-        block = Block(config, tiles(config, lengths), config["whole_loop"])
+        block = Block(config, tiles(config, lengths), config["whole_loop"], config["held"])
         run(block)
         for (me, _), computed in block.computed.items():
             expected = []

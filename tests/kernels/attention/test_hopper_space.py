@@ -51,7 +51,7 @@ def test_it_serves_hopper_alone(capability):
     [
         ({"BLOCK_N": 96}, "BLOCK_N is 96, but must be one of"),
         ({"ping_pong": 1}, "ping_pong is 1, but must be one of"),
-        ({"consumers": 3}, "acc, s and p alone take 160 of 160 registers"),
+        ({"consumers": 3}, "acc, s, p and q alone take 160 of 160 registers"),
         ({"stages": 4}, "of 232448 of shared memory"),
         ({"extra": 1}, "parameters are"),
     ],
@@ -74,9 +74,18 @@ def test_two_loops_that_spill_are_refused():
             reason = TEMPLATE.reject(specialization, Config(tall, early_halves=halves), 90)
             assert (reason is None) == (halves <= most)
             assert reason is None or "spill" in reason
-    wide = Config(TEMPLATE.default(Problem.on_grid(256, 4096, True), 90), whole_loop=True)
-    assert TEMPLATE.reject(Specialization(256, True, "fp16"), wide, 90) is None
-    assert "spill" in (TEMPLATE.reject(Specialization(256, False, "fp16"), wide, 90) or "")
+    causal, full = Specialization(256, True, "fp16"), Specialization(256, False, "fp16")
+    wide = Config(TEMPLATE.default(Problem.on_grid(256, 4096, True), 90), q_held=128)
+    assert TEMPLATE.reject(causal, wide, 90) is None
+    for specialization, changes in (
+        (full, {}),
+        (causal, {"early_halves": 2}),
+        (causal, {"whole_loop": True}),
+    ):
+        reason = TEMPLATE.reject(specialization, Config(wide, **changes), 90) or ""
+        assert "128 columns of q spill" in reason
+        fewer = Config(wide, q_held=64, **changes)
+        assert TEMPLATE.reject(specialization, fewer, 90) is None
 
 
 def test_no_more_hardware_barriers_than_there_are():
