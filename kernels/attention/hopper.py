@@ -43,8 +43,8 @@ _HARDWARE_BARRIERS = 16
 # barriers.
 _SCRATCH, _BARRIERS = 2048, 512
 
-# Columns of a consumer's queries that may stay in registers: all, or as many as fit.
-_Q_HELD = {64: (0, 64), 128: (0, 64, 128), 256: (0, 64, 128)}
+# Columns of a consumer's queries that may stay in registers. More of them pay nowhere.
+_Q_HELD = {64: (0, 64), 128: (0, 64), 256: (0,)}
 
 # What a tile costs beside its blocks, as a share of the cost of one tile's worth of them.
 _OVERHEAD = 0.6
@@ -117,9 +117,8 @@ class HopperTemplate(Template):
         if needed > _REGISTERS[consumers][0] - 24:
             return f"acc, s, p and q alone take {needed} of {_REGISTERS[consumers][0]} registers"
         early_halves = int(config["early_halves"])
-        smallest = specialization.causal and not config["whole_loop"] and not early_halves
-        if headdim == 256 and q_held == 128 and not smallest:
-            return "128 columns of q spill registers at headdim 256, but for the smallest loop"
+        if q_held and consumers == 3:
+            return f"{_REGISTERS[consumers][0]} registers are too few for q_held"
         if config["whole_loop"]:
             if block_n == 128 and consumers == 3 and early_halves > (not specialization.causal):
                 return (
@@ -152,7 +151,8 @@ class HopperTemplate(Template):
         return Config(
             BLOCK_N=block_n, consumers=consumers, stages=stages, q_buffers=q_buffers,
             ping_pong=True, defer_rescale=True, whole_loop=whole_loop,
-            early_halves=1 if whole_loop and consumers == 2 else 0, q_held=0,
+            early_halves=1 if whole_loop and (consumers == 2 or not problem.causal) else 0,
+            q_held=64 if problem.headdim == 128 else 0,
         )  # fmt: skip
 
     def compile(self, specialization: Specialization, config: Config, capability: int) -> Binary:

@@ -5,7 +5,7 @@ different is who does what when. A program is a producer warp (hopper_pipeline.p
 consumer warpgroups, each with 64 query rows of a tile; programs are as many as multiprocessors, and
 each works through its share of the tiles (hopper_schedule.py). A consumer, per block j of keys:
 
-    s_j = q·k_jᵀ             started, then
+    s_j = q·k_jᵀ             started (hopper_matmuls.py), then
     acc += p_{j−1}·v_{j−1}   started;
     p_j, alpha = softmax of s_j (hopper_softmax.py), while the tensor cores do the latter;
     acc *= alpha             once they have.
@@ -22,8 +22,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from kernels.attention.gluon_compat import aggregate, barrier
+from kernels.attention.hopper_matmuls import (
+    as_operand, finish_product, finish_scores, hold, nothing, product_layout, score, skip_keys,
+    skip_values, start_matmuls,
+)  # fmt: skip
 from kernels.attention.hopper_pipeline import matrix, next_stage, produce, start_pipeline
-from kernels.attention.hopper_ptx import narrow, opaque, pin
+from kernels.attention.hopper_ptx import opaque, pin
 from kernels.attention.hopper_schedule import ROWS, Plan
 from kernels.attention.hopper_softmax import (
     add_parts, as_rows, half_parts, halves, hide, joined, measure, raised, rescale, row_parts,
@@ -78,12 +82,6 @@ class Result:
 
 
 @gluon.constexpr_function
-def product_layout(columns):
-    """Of the accumulator of a 64-row wgmma with so many columns."""
-    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
-
-
-@gluon.constexpr_function
 def store_layout(columns):
     """Eight neighbouring elements a thread and 64 neighbouring bytes a row, in the same warp's rows
     as `product_layout`."""
@@ -95,58 +93,6 @@ def store_layout(columns):
     return gl.DistributedLinearLayout(
         registers, [[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]], [], [64, columns]
     )
-
-
-@gluon.jit
-def nothing(HEADDIM: gl.constexpr):
-    """An accumulator of zeros."""
-    return gl.zeros([ROWS, HEADDIM], gl.float32, product_layout(HEADDIM))
-
-
-@gluon.jit
-def hold(part, pipe, HELD: gl.constexpr, BLOCK_N: gl.constexpr):
-    """The first HELD columns of one of `pipe.q_parts` as the left operand of q·kᵀ, in registers:
-    from there the tensor cores take them without reading shared memory for every block. If they
-    are all of them, the part is no longer needed."""
-    layout: gl.constexpr = gl.DotOperandLayout(0, product_layout(BLOCK_N), 2)
-    return columns_of(matrix(pipe.q_parts, part), 0, HELD).load(layout)
-
-
-@gluon.constexpr_function
-def doublings(whole, part):
-    """How often `part` is to be doubled to become `whole`; both are powers of two."""
-    return (whole // part).bit_length() - 1
-
-
-@gluon.jit
-def columns_of(block, START: gl.constexpr, COUNT: gl.constexpr):
-    return block.slice(START, COUNT, 1)
-
-
-@gluon.jit
-def score(q, held, keys, HELD: gl.constexpr):
-    """Start q·kᵀ; the first HELD columns of q are `held`."""
-    count: gl.constexpr = keys.shape[0]
-    headdim: gl.constexpr = keys.shape[1]
-    s = gl.zeros([ROWS, count], gl.float32, product_layout(count))
-    if HELD > 0:
-        part = columns_of(keys, 0, HELD)
-        s = warpgroup_mma(held, part.permute((1, 0)), s, use_acc=False, is_async=True)
-        # The rest in parts whose sizes are powers of two, as Gluon demands.
-        for doubling in gl.static_range(doublings(headdim, HELD)):
-            part = columns_of(keys, HELD << doubling, HELD << doubling)
-            rest = columns_of(q, HELD << doubling, HELD << doubling)
-            s = warpgroup_mma(rest, part.permute((1, 0)), s, is_async=True)
-    else:
-        s = warpgroup_mma(q, keys.permute((1, 0)), s, use_acc=False, is_async=True)
-    return s
-
-
-@gluon.jit
-def as_operand(p, HEADDIM: gl.constexpr, dtype: gl.constexpr):
-    """Weights as the left operand of p·v; moves no data."""
-    layout: gl.constexpr = gl.DotOperandLayout(0, product_layout(HEADDIM), 2)
-    return gl.convert_layout(narrow(p, dtype), layout)
 
 
 @gluon.jit
@@ -181,77 +127,26 @@ def end_weights(early, rest, factor, shift, HALVES: gl.constexpr):
 
 
 @gluon.jit
-def start_matmuls(q, held, p, acc, k_stage, k_phase, v_stage, v_phase, pipe,
-                  consumer: gl.constexpr, HELD: gl.constexpr):  # fmt: skip
-    """Start the scores of one block and, after them, acc + p·v of the block before: both are
-    returned unfinished."""
-    mbarrier.wait(pipe.k_full.index(k_stage), k_phase)
-    pipe.take_turn(consumer)
-    s = score(q, held, matrix(pipe.k_stages, k_stage), HELD)
-    mbarrier.wait(pipe.v_full.index(v_stage), v_phase)
-    acc = warpgroup_mma(p, matrix(pipe.v_stages, v_stage), acc, is_async=True)
-    pipe.pass_turn(consumer)
-    # Gluon puts a barrier between two waits for the mbarriers of one ring: rather here, where the
-    # scores are waited for anyhow, than between the weights of a block and the matmuls after it.
-    barrier()
-    return s, acc
-
-
-@gluon.jit
-def finish_scores(s, k_stage, pipe):
-    """The scores that `start_matmuls` started, once they are there; acc may not be."""
-    s = warpgroup_mma_wait(1, [s])
-    pipe.release(pipe.k_slot(k_stage))
-    return s
-
-
-@gluon.jit
-def finish_product(acc, v_stage, pipe):
-    """acc as `start_matmuls` started it, once it is there."""
-    acc = warpgroup_mma_wait(0, [acc])
-    pipe.release(pipe.v_slot(v_stage))
-    return acc
-
-
-@gluon.jit
-def skip_keys(count, stage, phase, pipe, consumer: gl.constexpr):
-    """Let so many blocks of keys, and turns, pass unused; the stage and phase of the last."""
-    for _ in range(count):
-        stage, phase = next_stage(stage, phase, pipe.STAGES)
-        mbarrier.wait(pipe.k_full.index(stage), phase)
-        pipe.take_turn(consumer)
-        pipe.pass_turn(consumer)
-        pipe.release(pipe.k_slot(stage))
-    barrier()  # so that there need not be one in `start_matmuls`
-    return stage, phase
-
-
-@gluon.jit
-def skip_values(count, stage, phase, pipe):
-    """Let so many blocks of values pass unread, after the one in (stage, phase)."""
-    for _ in range(count):
-        stage, phase = next_stage(stage, phase, pipe.STAGES)
-        mbarrier.wait(pipe.v_full.index(stage), phase)
-        pipe.release(pipe.v_slot(stage))
-    barrier()  # so that there need not be one in `start_matmuls`
-
-
-@gluon.jit
 def store(acc, row_max, shift, parts, which, row, plan, result):
     """Write acc / l, and the logarithm of l, of 64 rows from `row` on, of those that exist."""
     headdim: gl.constexpr = acc.shape[1]
     l = row_totals(parts, row_max)
-    # Where no key was seen, acc is 0 times whatever the values are.
-    acc = gl.where(as_rows(l, acc) != 0.0, acc * as_rows(1.0 / l, acc), 0.0)
+    acc = acc * as_rows(1.0 / gl.where(l != 0.0, l, 1.0), acc)
     layout: gl.constexpr = store_layout(headdim)
     rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
     columns = gl.arange(0, headdim, gl.SliceLayout(0, layout))
     batch, head = plan.split(which)
     out = result.out + batch.to(gl.int64) * result.out_batch + head.to(gl.int64) * result.out_head
     inner = rows.to(gl.int64)[:, None] * result.out_row + columns[None, :]
-    exists = (rows >= 0) & (rows < plan.seqlen_q)
     value = gl.convert_layout(acc.to(out.dtype.element_ty), layout)
-    gl.store(out + inner, value, mask=exists[:, None])
+    first = plan.first_row()
+    sees = (rows >= first) & (rows < plan.seqlen_q)
+    gl.store(out + inner, value, mask=sees[:, None])
+    if plan.CAUSAL:  # noqa: SIM102  (only one of them is known to the compiler)
+        if row < first:
+            # Rows that see no key, of which acc is 0 times whatever the values are.
+            sees_none = (rows >= 0) & (rows < first)
+            gl.store(out + inner, gl.zeros_like(value), mask=sees_none[:, None])
     if result.LSE:
         exact = gl.where(gl.abs(row_max) < result.limit, shift, row_max * result.scale)
         natural = (exact + gl.log2(l)) * LN_2

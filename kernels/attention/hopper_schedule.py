@@ -86,9 +86,8 @@ class Plan:
     def item(self, turn):
         """The item that this program is dealt in a turn."""
         program = gl.program_id(0)
-        programs = opaque(self.programs)
-        back = programs - 1 - program
-        return turn * programs + gl.where(turn & 1 == 1, back, program)
+        back = self.programs - 1 - program
+        return turn * self.programs + gl.where(turn & 1 == 1, back, program)
 
     @gluon.jit
     def unit_count(self):
@@ -137,6 +136,15 @@ class Plan:
             end = row + ROWS * self.CONSUMERS + opaque(self.causal_offset)
             blocks = gl.minimum(blocks, gl.cdiv(end, self.BLOCK_N))
         return head, row, gl.maximum(blocks, 1)
+
+    @gluon.jit
+    def first_row(self):
+        """The first row that sees a key."""
+        if self.CAUSAL:
+            row = gl.maximum(-self.causal_offset, 0)
+        else:
+            row = 0
+        return row
 
     @gluon.jit
     def spare(self, blocks, row):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from tuner.evaluate.stopwatch import Launch, Stopwatch
-from tuner.evaluate.timing import balanced, launches_per_sample
+from tuner.evaluate.timing import balanced, cycle, launches_per_sample
 
 # Longer than in a first timing, since a few per cent are at stake.
 SAMPLE_MS = 15.0
@@ -50,10 +50,10 @@ def interleave(
 
     Args:
         lanes: prepared ones.
-        rounds: how many at least.
+        rounds: how many at least. There are whole cycles of them, in which all are treated alike.
         announce: told a lane's name before it runs.
-        settled: whether no more rounds are needed; asked after each from number `rounds` on, until
-            there were so many more again.
+        settled: whether no more rounds are needed; asked after every cycle, until there were twice
+            as many rounds as at least.
     """
     if not lanes:
         return
@@ -75,6 +75,8 @@ def interleave(
             lane.samples_ms[before + index : before + index + 1] = [ms]
         return sensor.clock_since(first)
 
+    turn = cycle(len(lanes))
+    rounds = -(-rounds // turn) * turn
     clocks = [sample(index) for index in range(rounds)]
     repeats = MOST_REPEATS
     while True:
@@ -83,7 +85,7 @@ def interleave(
             repeats -= 1
             clocks[odd] = sample(odd)
         elif len(clocks) < MOST_ROUNDS * rounds and not settled():
-            clocks.append(sample(len(clocks)))
+            clocks += [sample(len(clocks) + step) for step in range(turn)]
         else:
             return
 

@@ -74,7 +74,10 @@ _HOPPER = Form(
         "kernels.attention.launching.DirectLaunch": "tuner.standalone.stand_ins.DirectLaunch",
         "kernels.attention.template.Binary": "tuner.standalone.stand_ins.Binary",
     },
-    about=("hopper_kernel", "hopper_schedule", "hopper_pipeline", "hopper_softmax", "hopper_ptx"),
+    about=(
+        "hopper_kernel", "hopper_schedule", "hopper_pipeline", "hopper_matmuls", "hopper_softmax",
+        "hopper_ptx",
+    ),
 )  # fmt: skip
 
 _PORTABLE = Form(

@@ -98,9 +98,9 @@ def test_the_wait_for_the_product_may_be_anywhere_in_the_softmax(headdim, change
     assert not re.search(r"C75\d\d", said), said
 
 
-@pytest.mark.parametrize(("headdim", "q_held"), [(128, 64), (128, 128), (256, 64), (256, 128)])
+@pytest.mark.parametrize(("headdim", "q_held"), [(64, 64), (128, 0), (128, 64)])
 def test_queries_in_registers_are_the_left_operands_of_scores(headdim, q_held):
-    binary = compiled(headdim, q_held=q_held)
+    binary = compiled(headdim, consumers=2, q_held=q_held)
     assert binary.resources.spills <= allowed_spills()
     said, code = assembled(binary)
     assert not re.search(r"C75\d\d", said), said

@@ -92,14 +92,14 @@ def test_the_best_is_pruned_by_noise_at_most_once_in_a_hundred() -> None:
 
 @pytest.mark.parametrize("count", range(1, 9))
 def test_everyone_goes_first_and_follows_everyone_equally_often(count: int) -> None:
-    rounds = [timing.balanced(count, index) for index in range(count * (1 + count % 2))]
+    rounds = [timing.balanced(count, index) for index in range(timing.cycle(count))]
     assert all(sorted(order) == list(range(count)) for order in rounds)
     firsts = Counter(order[0] for order in rounds)
-    assert set(firsts.values()) == {1 + count % 2}
     assert len(firsts) == count
+    assert max(firsts.values()) == 1 + count % 2
     follows = Counter(pair for order in rounds for pair in pairwise(order))
     assert set(follows) == set(permutations(range(count), 2))
-    assert len(set(follows.values())) <= 1
+    assert max(follows.values(), default=1) <= 1 + count % 2
 
 
 @pytest.mark.parametrize("count", range(4, 10))
@@ -127,8 +127,9 @@ def test_rounds_are_interleaved() -> None:
         lane.prepare(Stopwatch())
     ran.clear()
     interleave(lanes, 3, Stopwatch(), announced.append)
-    assert ran == announced == [*"abc", *"acb", *"abc", *"bac"]  # a warm-up comes first
-    assert all(lane.samples_ms == [15.0] * 3 for lane in lanes)
+    # A warm-up comes first. Three lanes are alike after four rounds.
+    assert ran == announced == [*"abc", *"abc", *"cab", *"bac", *"cba"]
+    assert all(lane.samples_ms == [15.0] * 4 for lane in lanes)
     interleave([], 3, Stopwatch())
 
 
@@ -146,8 +147,8 @@ class Clocked(Sensor):
 
 def test_a_round_at_an_odd_clock_is_taken_again() -> None:
     class Stopwatch:
-        # Two lanes: a warm-up, five rounds of which the third is odd, and that once more.
-        sensor = Clocked([1, 1, *[1500, 1510] * 2, 900, 905, *[1490, 1500] * 2, 1500, 1500])
+        # Two lanes: a warm-up, six rounds of which the third is odd, and that once more.
+        sensor = Clocked([1, 1, *[1500, 1510] * 2, 900, 905, *[1490, 1500] * 3, 1500, 1500])
         calls = 0
 
         def __call__(self, launch: Callable[[], object], launches: int) -> float:
@@ -158,9 +159,9 @@ def test_a_round_at_an_odd_clock_is_taken_again() -> None:
     lanes = [Lane(name, lambda: None, 1) for name in "ab"]
     stopwatch = Stopwatch()
     interleave(lanes, 5, stopwatch)
-    assert stopwatch.calls == 2 + 2 * 5 + 2
-    assert [len(lane.samples_ms) for lane in lanes] == [5, 5]
-    assert {lane.samples_ms[2] for lane in lanes} == {13.0, 14.0}
+    assert stopwatch.calls == 2 + 2 * 6 + 2
+    assert [len(lane.samples_ms) for lane in lanes] == [6, 6]
+    assert {lane.samples_ms[2] for lane in lanes} == {15.0, 16.0}
 
 
 def test_a_clock_that_stays_odd_does_not_hold_up_a_race() -> None:
@@ -176,7 +177,7 @@ def test_a_clock_that_stays_odd_does_not_hold_up_a_race() -> None:
     assert len(lane.samples_ms) == 6
 
 
-@pytest.mark.parametrize(("settled_after", "rounds"), [(0, 5), (7, 7), (99, 10)])
+@pytest.mark.parametrize(("settled_after", "rounds"), [(0, 6), (7, 8), (99, 12)])
 def test_rounds_go_on_until_it_is_settled_or_they_have_doubled(
     settled_after: int, rounds: int
 ) -> None:
