@@ -3,6 +3,7 @@ alike. What is compared is what happened within a round."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -12,6 +13,10 @@ from tuner.evaluate.timing import balanced, cycle, launches_per_sample
 
 # Longer than in a first timing, since a few per cent are at stake.
 SAMPLE_MS = 15.0
+# A lane this many times slower than the fastest draws less power and leaves a higher clock to the
+# next, which therefore runs so long before it is timed.
+FAR_SLOWER = 1.7
+SETTLE_MS = 60.0
 # Load before the first round, so that the power cap has set in.
 WARM_UP_MS = 400.0
 # A round whose clock is further than this from that of most rounds is taken again, at most so many
@@ -45,8 +50,8 @@ def interleave(
     announce: Callable[[str], object] = lambda _: None,
     settled: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Append one sample per round to every lane, each round in another order. Rounds at an odd
-    clock are taken again.
+    """Append one sample per round to every lane, each round in another order, each cycle beside
+    other neighbours. Rounds at an odd clock are taken again.
 
     Args:
         lanes: prepared ones.
@@ -58,25 +63,35 @@ def interleave(
     if not lanes:
         return
     repeats = max(1, round(WARM_UP_MS / (SAMPLE_MS * len(lanes))))
+    launch_ms = []
     for lane in lanes:
         announce(lane.name)
-        stopwatch(lane.launch, repeats * lane.launches)
+        launch_ms.append(stopwatch(lane.launch, repeats * lane.launches))
+    slow = [ms > FAR_SLOWER * min(launch_ms) for ms in launch_ms]
     sensor = stopwatch.sensor
     sensor.take()  # forget what was read during the warm-up
     before = len(lanes[0].samples_ms)
+    turn = cycle(len(lanes))
+    rounds = -(-rounds // turn) * turn
+    last = len(lanes) - 1
 
     def sample(index: int) -> float | None:
         """Run a round in place of its number; the SM clock meanwhile."""
+        nonlocal last
         first = sensor.readings
-        for position in balanced(len(lanes), index):
+        places = list(range(len(lanes)))
+        random.Random(index // turn).shuffle(places)
+        for place in balanced(len(lanes), index):
+            position = places[place]
             lane = lanes[position]
             announce(lane.name)
+            if slow[last] and not slow[position]:
+                stopwatch(lane.launch, max(1, round(SETTLE_MS / launch_ms[position])))
             ms = stopwatch(lane.launch, lane.launches)
             lane.samples_ms[before + index : before + index + 1] = [ms]
+            last = position
         return sensor.clock_since(first)
 
-    turn = cycle(len(lanes))
-    rounds = -(-rounds // turn) * turn
     clocks = [sample(index) for index in range(rounds)]
     repeats = MOST_REPEATS
     while True:

@@ -128,9 +128,34 @@ def test_rounds_are_interleaved() -> None:
     ran.clear()
     interleave(lanes, 3, Stopwatch(), announced.append)
     # A warm-up comes first. Three lanes are alike after four rounds.
-    assert ran == announced == [*"abc", *"abc", *"cab", *"bac", *"cba"]
+    assert ran == announced == [*"abc", *"acb", *"bac", *"cab", *"bca"]
     assert all(lane.samples_ms == [15.0] * 4 for lane in lanes)
     interleave([], 3, Stopwatch())
+
+
+def test_after_a_far_slower_lane_the_next_one_runs_unmeasured_first() -> None:
+    runs: list[tuple[str, int]] = []
+
+    class Stopwatch:
+        sensor = Sensor(None)
+
+        def __call__(self, launch: Callable[[], object], launches: int) -> float:
+            name = str(launch())
+            runs.append((name, launches))
+            return {"quick": 1.0, "like it": 1.5, "slow": 3.0}[name]
+
+    names = ("quick", "like it", "slow")
+    lanes = [Lane(name, lambda name=name: name, 7) for name in names]  # type: ignore[misc]
+    interleave(lanes, 4, Stopwatch())
+    del runs[:3]  # the warm-up
+    settling = {"quick": 60, "like it": 40}  # launches that last 60 ms
+    follows = [(runs[i - 1][0], *runs[i]) for i in range(1, len(runs))]
+    after_slow = [(name, launches) for before, name, launches in follows if before == "slow"]
+    assert after_slow
+    assert all(name == "slow" or launches == settling[name] for name, launches in after_slow)
+    elsewhere = [launches for before, _, launches in follows if before != "slow"]
+    assert set(elsewhere) == {7}
+    assert [len(lane.samples_ms) for lane in lanes] == [4] * 3
 
 
 class Clocked(Sensor):
@@ -154,14 +179,14 @@ def test_a_round_at_an_odd_clock_is_taken_again() -> None:
         def __call__(self, launch: Callable[[], object], launches: int) -> float:
             self.calls += 1
             self.sensor.read()
-            return float(self.calls)
+            return 100.0 + self.calls
 
     lanes = [Lane(name, lambda: None, 1) for name in "ab"]
     stopwatch = Stopwatch()
     interleave(lanes, 5, stopwatch)
     assert stopwatch.calls == 2 + 2 * 6 + 2
     assert [len(lane.samples_ms) for lane in lanes] == [6, 6]
-    assert {lane.samples_ms[2] for lane in lanes} == {15.0, 16.0}
+    assert {lane.samples_ms[2] for lane in lanes} == {115.0, 116.0}
 
 
 def test_a_clock_that_stays_odd_does_not_hold_up_a_race() -> None:
