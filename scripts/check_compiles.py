@@ -25,6 +25,7 @@ from kernels.attention.capability import limits, supported
 from kernels.attention.config import Config
 from kernels.attention.problem import DTYPES, Specialization
 from kernels.attention.template import CompileError
+from tuner.liveness import revived
 from tuner.search.plan import plan
 from tuner.standing import standing
 from tuner.store import Store
@@ -54,7 +55,8 @@ def jobs(capabilities: tuple[int, ...]) -> list[Job]:
         for record in standing(store.records()).values():
             capability = record.target.hardware.capability
             if capability in capabilities:
-                candidate, specialization = record.candidate, record.problem.specialization
+                candidate = revived(record.candidate)
+                specialization = record.problem.specialization
                 found[candidate.template, specialization, candidate.config, capability] = None
     return list(found)
 

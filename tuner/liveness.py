@@ -20,15 +20,26 @@ def current(record: Record) -> bool:
         return False
 
 
+def revived(candidate: Candidate) -> Candidate:
+    """`candidate` with the parameters that its template has got since; as it is where the template
+    is unknown."""
+    try:
+        config = registry.get(candidate.template).grown(candidate.config)
+    except KeyError:
+        return candidate
+    return candidate if config is candidate.config else Candidate(candidate.template, config)
+
+
 def refusal(candidate: Candidate, problem: Problem, capability: int) -> str | None:
-    """Why `candidate` may not launch for `problem`; None if it may."""
+    """Why `candidate`, revived, may not launch for `problem`; None if it may."""
     try:
         template = registry.get(candidate.template)
     except KeyError:
         return f"there is no template {candidate.template!r}"
     specialization = problem.specialization
     unserved = template.supports(specialization, capability)
-    return unserved or template.reject(specialization, candidate.config, capability)
+    config = template.grown(candidate.config)
+    return unserved or template.reject(specialization, config, capability)
 
 
 def unserved(problem: Problem, capability: int) -> str | None:

@@ -19,7 +19,7 @@ from typing import Literal
 
 from kernels.attention import registry
 from kernels.attention.problem import Problem
-from tuner.liveness import current, refusal
+from tuner.liveness import current, refusal, revived
 from tuner.record import Record
 from tuner.target import Target
 from tuner.trial import Candidate
@@ -88,7 +88,8 @@ def _near(record: Record, target: Target, problem: Problem) -> Resolution | None
     if seqlen_ratio > MAX_SEQLEN_RATIO or batch_heads_ratio > MAX_BATCH_HEADS_RATIO:
         return None
     source, reason = _judge(record, target, problem)
-    return Resolution(source, record.candidate, reason, record, seqlen_ratio, batch_heads_ratio)
+    candidate = revived(record.candidate)
+    return Resolution(source, candidate, reason, record, seqlen_ratio, batch_heads_ratio)
 
 
 def _judge(record: Record, target: Target, problem: Problem) -> tuple[Source, str]:

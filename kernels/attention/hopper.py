@@ -66,6 +66,7 @@ class HopperTemplate(Template):
     """See the module and Template."""
 
     name = "hopper"
+    added = {"q_held": 0}  # noqa: RUF012  (read only)
 
     @cached_property
     def version(self) -> str:

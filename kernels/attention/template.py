@@ -72,6 +72,10 @@ class Template(ABC):
 
     name: str
 
+    added: Mapping[str, Value] = {}
+    """Parameters that the space has got since configs of it were stored, each with the choice that
+    a config without it stands for."""
+
     @cached_property
     @abstractmethod
     def version(self) -> str:
@@ -88,6 +92,11 @@ class Template(ABC):
         Also the guard for configs that come from a database or a file: one that is not in the space
         is rejected here, before any launch.
         """
+
+    def grown(self, config: Config) -> Config:
+        """`config`, which may be older than some parameters, as it would be spelt now."""
+        missing = {name: value for name, value in self.added.items() if name not in config}
+        return Config(config, **missing) if missing else config
 
     @abstractmethod
     def default(self, problem: Problem, capability: int) -> Config:

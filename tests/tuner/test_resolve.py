@@ -145,3 +145,24 @@ def test_a_record_whose_config_is_refused_is_named_as_the_reason() -> None:
     assert beside.reason.startswith(f"the neighbour {problem(4096)} is there, but")
     good = record(problem(2048))
     assert resolve([broken, good], H100, problem(4096)).record == good
+
+
+def test_a_record_from_before_a_parameter_was_added_serves_with_the_choice_it_stands_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    older = record(
+        problem(4096),
+        Config(BLOCK_M=128, BLOCK_N=64, num_stages=3),
+        template_version="ba9876543210",
+    )
+    assert source([older]) == "default"
+    monkeypatch.setattr(ToyTemplate, "added", {"flag": True})
+    resolution = resolve([older], H100, problem(4096))
+    assert (resolution.source, resolution.record) == ("stale", older)
+    grown = Config(BLOCK_M=128, BLOCK_N=64, num_stages=3, flag=True)
+    assert resolution.candidate.config == grown
+    # What a config says itself is left alone, and what is not in the space is still refused.
+    own = record(problem(4096), Config(grown, flag=False))
+    assert resolve([own], H100, problem(4096)).candidate.config["flag"] is False
+    alien = record(problem(4096), Config(BLOCK_M=128, BLOCK_N=64))
+    assert source([alien]) == "default"

@@ -198,8 +198,9 @@ class Laboratory:
         reason = describe(error)
         try:
             self._wait()
-        except Exception:
-            raise FatalError(reason) from error
+        except Exception as broken:
+            # What broke it; a library that noticed first may have called it by another name.
+            raise FatalError(describe(broken)) from error
         name = type(error).__name__  # Triton and torch have exceptions of their own for these
         if isinstance(error, OutOfResources) or name in ("OutOfResources", "OutOfMemoryError"):
             return Outcome.OUT_OF_RESOURCES, reason

@@ -36,6 +36,7 @@ from tuner.evaluate.t4 import (
     read_results,
 )
 from tuner.evaluate.timing import spread
+from tuner.liveness import revived
 from tuner.target import Hardware, Target
 from tuner.trial import Candidate, Measurement, Outcome, Trial
 
@@ -73,7 +74,8 @@ class RecordedSpace:
         Raises:
             SpaceError: the file is damaged.
         """
-        return {result.config: self._trial(result) for result in read_results(self.path)}
+        trials = (self._trial(result) for result in read_results(self.path))
+        return {trial.candidate.config: trial for trial in trials}
 
     def check(self, accept: Callable[[Trial], object]) -> None:
         """Read the whole file, and make sure that every trial is one to `accept`.
@@ -117,7 +119,7 @@ class RecordedSpace:
         return Trial(
             problem=header.problem,
             target=header.target,
-            candidate=Candidate(header.template, result.config),
+            candidate=revived(Candidate(header.template, result.config)),
             template_version=header.template_version,
             outcome=result.outcome,
             origin="replay",

@@ -7,6 +7,7 @@ from math import log, log2
 from typing import TYPE_CHECKING
 
 from kernels.attention.problem import Problem
+from tuner.liveness import revived
 from tuner.record import Record
 from tuner.search.space import SearchSpace
 from tuner.trial import Candidate, Trial
@@ -30,10 +31,10 @@ def winners(
         record
         for record in records
         if (record.problem.headdim, record.problem.causal) == (problem.headdim, problem.causal)
-        and record.candidate in among
+        and revived(record.candidate) in among
     ]
     likest = sorted(like, key=lambda record: (*_distance(record.problem, problem), record.uid))
-    return list(dict.fromkeys(record.candidate for record in likest))[:_WINNERS]
+    return list(dict.fromkeys(revived(record.candidate) for record in likest))[:_WINNERS]
 
 
 def nearest(

@@ -9,6 +9,7 @@ from kernels.attention import registry
 from kernels.attention.capability import supported
 from kernels.attention.problem import HEADDIMS, Problem
 from tuner import resolve
+from tuner.liveness import revived
 from tuner.record import Record
 from tuner.standalone.forms import Form
 from tuner.standalone.literals import call, listing, mapping
@@ -51,7 +52,7 @@ class Contents:
         for entry in self._entries:
             problem = entry.record.problem
             numbers = (entry.rank, problem.seqlen, problem.batch, problem.heads)
-            config = self._write(entry.record.candidate)
+            config = self._write(revived(entry.record.candidate))
             row = call("Record", [*map(str, numbers), config], 8)
             rows.setdefault(_shelf(problem), []).append(row)
         shelves = {f'({d}, {c}, "{t}")': listing(of, 4) for (d, c, t), of in rows.items()}

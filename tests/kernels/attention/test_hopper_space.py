@@ -170,3 +170,10 @@ def test_a_divisor_divides(number):
     for n in (*(n for n in around if 0 <= n < 2**31), 2**31 - 1):
         assert n * factor >> shift == n // number
         assert n * factor < 2**63  # the kernel's product is signed
+
+
+def test_configs_from_before_q_held_are_those_without_it():
+    older = Config({name: value for name, value in GOOD.items() if name != "q_held"})
+    assert TEMPLATE.grown(older) == Config(GOOD, q_held=0)
+    assert TEMPLATE.grown(GOOD) is GOOD
+    assert "parameters are" in (TEMPLATE.reject(CAUSAL, older, 90) or "")

@@ -88,3 +88,12 @@ def test_winners_that_the_kernel_no_longer_admits_take_no_place(toy: ToyTemplate
     old = [record(problem(s), config=Config(old=s)) for s in (4000, 4100)]
     good = record(problem(2048))
     assert neighbours.nearest(problem(4096), [*old, good], among) == [good.candidate]
+
+
+def test_winners_from_before_a_parameter_was_added_are_tried(toy: ToyTemplate, monkeypatch) -> None:
+    older = record(problem(8192), Config(BLOCK_M=64, BLOCK_N=64, num_stages=2))
+    among = enumerate_candidates(P.specialization, 90)
+    assert neighbours.winners(P, [older], among) == []
+    monkeypatch.setattr(ToyTemplate, "added", {"flag": True})
+    (winner,) = neighbours.winners(P, [older], among)
+    assert winner.config == Config(BLOCK_M=64, BLOCK_N=64, num_stages=2, flag=True)
