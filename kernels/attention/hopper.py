@@ -153,7 +153,7 @@ class HopperTemplate(Template):
             BLOCK_N=block_n, consumers=consumers, stages=stages, q_buffers=q_buffers,
             ping_pong=True, defer_rescale=True, whole_loop=whole_loop,
             early_halves=1 if whole_loop and (consumers == 2 or not problem.causal) else 0,
-            q_held=64 if problem.headdim == 128 else 0,
+            q_held=0,
         )  # fmt: skip
 
     def compile(self, specialization: Specialization, config: Config, capability: int) -> Binary:

@@ -115,7 +115,7 @@ def test_a_race_has_equal_rounds_and_names_absent_peers(executor: LocalExecutor)
     ("kind", "reason"),
     [
         ("crash", "crashed: killed by SIGSEGV"),
-        ("illegal", "crashed: RuntimeError: Triton Error [CUDA]"),
+        ("illegal", "crashed: RuntimeError: an illegal memory access"),
         ("hang", "timeout: no answer"),
         ("wrong", "off by 0.05"),
         ("raises", "ValueError: grid is too large"),
@@ -126,7 +126,7 @@ def test_a_race_goes_on_without_who_fails(executor: LocalExecutor, kind: str, re
     assert list(race.entrants) == [RIGHT, SLOW]
     assert list(race.dropped) == [candidate(kind)]
     assert race.dropped[candidate(kind)].startswith(reason)
-    assert len(race.peers["fa2"]) == 3
+    assert len(race.peers["fa2"]) == 4  # three, in whole cycles
 
 
 def test_peers_alone(executor: LocalExecutor) -> None:
