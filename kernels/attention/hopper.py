@@ -10,7 +10,7 @@ import math
 from functools import cache, cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from kernels.attention import compiler, launching
 from kernels.attention.base_2 import in_base_2
@@ -66,7 +66,7 @@ class HopperTemplate(Template):
     """See the module and Template."""
 
     name = "hopper"
-    added = {"q_held": 0}  # noqa: RUF012  (read only)
+    added: ClassVar = {"q_held": 0}
 
     @cached_property
     def version(self) -> str:

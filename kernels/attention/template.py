@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from kernels.attention.config import Config, Value
 from kernels.attention.problem import Problem, Specialization
@@ -72,7 +72,7 @@ class Template(ABC):
 
     name: str
 
-    added: Mapping[str, Value] = {}
+    added: ClassVar[Mapping[str, Value]] = {}
     """Parameters that the space has got since configs of it were stored, each with the choice that
     a config without it stands for."""
 

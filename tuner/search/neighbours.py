@@ -31,10 +31,10 @@ def winners(
         record
         for record in records
         if (record.problem.headdim, record.problem.causal) == (problem.headdim, problem.causal)
-        and revived(record.candidate) in among
     ]
     likest = sorted(like, key=lambda record: (*_distance(record.problem, problem), record.uid))
-    return list(dict.fromkeys(revived(record.candidate) for record in likest))[:_WINNERS]
+    candidates = dict.fromkeys(revived(record.candidate) for record in likest)
+    return [candidate for candidate in candidates if candidate in among][:_WINNERS]
 
 
 def nearest(
