@@ -34,14 +34,20 @@ def test_light_commands_import_nothing_heavy(child: Run, words: tuple[str, ...])
 
 @pytest.mark.parametrize("words", LIGHT.values(), ids=LIGHT.keys())
 def test_light_commands_answer_within_a_second(child: Run, words: tuple[str, ...]) -> None:
-    def seconds() -> float:
-        # Of the CPU, so that it does not matter what else this machine does.
+    def seconds(run: Callable[[], object]) -> float:
+        # Of the CPU, so that it matters little what else this machine does.
         before = os.times()
-        child(*words)
+        run()
         after = os.times()
         return sum(after[2:4]) - sum(before[2:4])
 
-    assert min(seconds() for _ in range(3)) < 1
+    libraries = [sys.executable, "-c", "import pydantic, sqlalchemy, typer.main"]
+    pairs = [
+        (seconds(lambda: child(*words)), seconds(lambda: subprocess.run(libraries, check=True)))
+        for _ in range(3)
+    ]
+    # A machine so crowded that the libraries alone take a third of a second is given more.
+    assert min(command - max(0, 3 * loading - 1) for command, loading in pairs) < 1, pairs
 
 
 def test_search_by_replay_needs_neither_torch_nor_triton(
