@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -35,6 +35,7 @@ except ModuleNotFoundError:
     sys.exit("this needs Hugging Face's transformers: pip install '.[huggingface]'")
 
 from tuner import huggingface
+from tuner.evaluate.timing import spread
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 TOKENS = 16384  # of a batch, or one sequence
@@ -76,11 +77,10 @@ def measure(
         largest = logits["sdpa"].abs().max().item()
         for name in names:
             times = samples[name]
-            low, _, high = quantiles(times, n=4)
             found.append(
                 Figure(
                     name, seqlen, ids.shape[0], ids.numel() / median(times),
-                    (high - low) / median(times),
+                    spread(times),
                     median(theirs / ours for theirs, ours in zip(samples["sdpa"], times)),
                     (logits[name] - logits["sdpa"]).abs().max().item() / largest,
                 )

@@ -24,10 +24,15 @@ def warn(message: str, category: type[Warning]) -> None:
     warnings.warn(printable(message, MOST_LINE), category, stacklevel=level)
 
 
-def log(message: str, level: int = logging.WARNING) -> None:
-    """A line in the log."""
-    if _logger.isEnabledFor(level):
-        _logger.log(level, "%s", printable(message, MOST_LINE))
+def log(message: str) -> None:
+    """A warning in the log."""
+    _logger.warning("%s", printable(message, MOST_LINE))
+
+
+def debug(message: str, *values: object) -> None:
+    """A line for who debugs; `values` take the places of the message's %s if anybody listens."""
+    if _logger.isEnabledFor(logging.DEBUG):
+        _logger.debug("%s", printable(message % values, MOST_LINE))
 
 
 def _package(names: dict[str, object]) -> str:

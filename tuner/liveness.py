@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kernels.attention import registry
+from kernels.attention.printable import shown
 from kernels.attention.problem import Problem
 from tuner.trial import Candidate
 
@@ -14,32 +16,26 @@ if TYPE_CHECKING:
 
 def current(record: Record) -> bool:
     """Whether `record` was measured on the kernel as it is now."""
-    try:
-        return registry.get(record.candidate.template).version == record.template_version
-    except KeyError:
-        return False
+    template = registry.find(record.candidate.template)
+    return template is not None and template.version == record.template_version
 
 
 def revived(candidate: Candidate) -> Candidate:
     """`candidate` with the parameters that its template has got since; as it is where the template
     is unknown."""
-    try:
-        config = registry.get(candidate.template).grown(candidate.config)
-    except KeyError:
-        return candidate
-    return candidate if config is candidate.config else Candidate(candidate.template, config)
+    template = registry.find(candidate.template)
+    return replace(candidate, config=template.grown(candidate.config)) if template else candidate
 
 
 def refusal(candidate: Candidate, problem: Problem, capability: int) -> str | None:
     """Why `candidate`, revived, may not launch for `problem`; None if it may."""
-    try:
-        template = registry.get(candidate.template)
-    except KeyError:
-        return f"there is no template {candidate.template!r}"
-    specialization = problem.specialization
-    unserved = template.supports(specialization, capability)
-    config = template.grown(candidate.config)
-    return unserved or template.reject(specialization, config, capability)
+    template = registry.find(candidate.template)
+    if template is None:
+        return f"there is no template {shown(candidate.template)}"
+    specialization, config = problem.specialization, template.grown(candidate.config)
+    return template.supports(specialization, capability) or template.reject(
+        specialization, config, capability
+    )
 
 
 def unserved(problem: Problem, capability: int) -> str | None:

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from kernels.attention.printable import shown
 from kernels.attention.problem import Problem
 from tuner import caution
 from tuner.store.errors import StoreError
@@ -155,7 +156,7 @@ def _write(where: Path, misses: Iterable[Miss]) -> Path:
 
 def _decode(document: Any) -> list[Miss]:
     if document["format"] != _FORMAT:
-        raise ValueError(f"format is {document['format']!r}, but must be {_FORMAT}")
+        raise ValueError(f"format is {shown(document['format'])}, but must be {_FORMAT}")
     return [
         Miss(
             Problem(**form["problem"]),

@@ -3,7 +3,6 @@ kept until those change."""
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable
@@ -142,7 +141,7 @@ def _find(q: Tensor, k: Tensor, v: Tensor, causal: bool, lse: bool) -> Plan:
         resolution = resolution_for(target, problem)
     except LookupError as error:
         return Plan(None, None, str(error))
-    caution.log(f"{problem}: {resolution.source}, {resolution.reason}", logging.DEBUG)
+    caution.debug("%s: %s, %s", problem, resolution.source, resolution.reason)
     if q.numel() and k.numel():
         _report(target, problem, resolution)
     capability = target.hardware.capability
@@ -153,12 +152,18 @@ def _find(q: Tensor, k: Tensor, v: Tensor, causal: bool, lse: bool) -> Plan:
     except CompileError as error:
         template = registry.get(tried.template)
         default = Candidate(tried.template, template.default(problem, capability))
+        if tried == default:
+            return Plan(None, None, _uncompiled(default, error))
         said = " ".join(str(error).split())
         caution.log(f"{tried} does not compile here ({said}): using the default")
     try:
         return _load(default, specialization, capability)
     except CompileError as error:
-        return Plan(None, None, f"the {default.template} kernel does not compile here: {error}")
+        return Plan(None, None, _uncompiled(default, error))
+
+
+def _uncompiled(candidate: Candidate, error: CompileError) -> str:
+    return f"the {candidate.template} kernel does not compile here: {error}"
 
 
 def _report(target: Target, problem: Problem, resolution: Resolution) -> None:

@@ -10,8 +10,10 @@ from tuner.evaluate.executor import Executor
 from tuner.evaluate.space_file import file_name, write_space
 from tuner.record import Record
 from tuner.search import driver
+from tuner.search.candidates import enumerate_candidates
 from tuner.search.events import Observer
 from tuner.search.options import Options
+from tuner.search.recollection import recalled
 from tuner.store.database import Store
 
 ROUNDS = 15
@@ -49,19 +51,11 @@ def _write(
     executor: Executor,
     store: Store,
     folder: Path,
-    templates: Sequence[str] | None,
+    templates: tuple[str, ...] | None,
 ) -> list[Path]:
     target = executor.target
-    trials = [
-        trial
-        for trial in store.trials(
-            problem,
-            hardware=target.hardware,
-            triton=target.triton,
-            origin=executor.origin,
-        )
-        if trial.template_version == executor.template_version(problem, trial.candidate.template)
-    ]
+    candidates = enumerate_candidates(problem.specialization, target.hardware.capability, templates)
+    trials = recalled(problem, candidates, executor, store)
     # Once more for the samples of the peers, of which the record keeps only the median.
     race = executor.race(problem, [record.candidate], ROUNDS).result()
     method = (
@@ -70,8 +64,6 @@ def _write(
     )
     paths = []
     for template in dict.fromkeys(trial.candidate.template for trial in trials):
-        if templates is not None and template not in templates:
-            continue  # an earlier search's, which are hardly all
         # A driver or torch that was upgraded midway leaves trials of both: the later ones count.
         of_template = [
             trial

@@ -125,8 +125,8 @@ def _default(problem: Problem, capability: int, refused: str) -> Resolution:
     refusals = []
     for name in registry.names():
         template = registry.get(name)
-        refusal = template.supports(problem.specialization, capability)
-        if refusal is None:
+        unserved = template.supports(problem.specialization, capability)
+        if unserved is None:
             return Resolution(
                 "default",
                 Candidate(name, template.default(problem, capability)),
@@ -135,7 +135,7 @@ def _default(problem: Problem, capability: int, refused: str) -> Resolution:
                 f"{MAX_BATCH_HEADS_RATIO:g}× of batch·heads for this headdim, mask and dtype on "
                 f"any sm_{capability}",
             )
-        refusals.append(f"{name}: {refusal}")
+        refusals.append(f"{name}: {unserved}")
     # Without the sizes, on which it does not depend: the runtime says each reason once.
     what = f"D{problem.headdim} {'causal' if problem.causal else 'full'} {problem.dtype}"
     raise LookupError(f"no template serves {what} on sm_{capability} ({'; '.join(refusals)})")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -80,7 +79,7 @@ def current() -> Snapshot:
             snapshot = _holder.snapshot
             if snapshot is None:
                 snapshot = _holder.snapshot = Snapshot.load()
-                caution.log(f"records loaded, snapshot {snapshot.digest}", logging.DEBUG)
+                caution.debug("records loaded, snapshot %s", snapshot.digest)
     return snapshot
 
 
@@ -112,7 +111,7 @@ def newer(at_once: bool = False) -> Snapshot | None:
     if fresh.digest == snapshot.digest:  # only trials were added
         _holder.snapshot = fresh
         return None
-    caution.log(f"the records have changed, snapshot {fresh.digest}", logging.DEBUG)
+    caution.debug("the records have changed, snapshot %s", fresh.digest)
     return fresh
 
 

@@ -37,3 +37,11 @@ def get(name: str) -> Template:
         ) from None
     template: Template = getattr(import_module(module), attribute)()
     return template
+
+
+def find(name: str) -> Template | None:
+    """The template called `name`; None if there is none."""
+    try:
+        return get(name)
+    except KeyError:
+        return None

@@ -113,9 +113,14 @@ def test_a_warning_says_it_on_one_line_that_is_not_endless() -> None:
 
 def test_the_log_is_of_the_library(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        caution.log("100% of it", logging.INFO)
-        caution.log("not now", logging.DEBUG)
-    assert caplog.record_tuples == [("tuner", logging.INFO, "100% of it")]
+        caution.log("100% of it")
+        caution.debug("not now")
+    with caplog.at_level(logging.DEBUG):
+        caution.debug("%s of %d", EVIL, 2)
+    assert caplog.record_tuples == [
+        ("tuner", logging.WARNING, "100% of it"),
+        ("tuner", logging.DEBUG, r"red\x1b[31m\u202e\n\x07 of 2"),
+    ]
 
 
 def test_nobody_warns_past_it() -> None:

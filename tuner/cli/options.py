@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from kernels.attention.printable import shown
 from kernels.attention.problem import DTYPES, GRID_SEQLENS, HEADDIMS, Problem
 from tuner.cli.failure import CommandError
 
@@ -23,7 +24,7 @@ def whole_number(value: str | int) -> int:
     number = _number(str(value))
     if number is None or number < 1:
         raise typer.BadParameter(
-            f"{_shown(str(value))} is not a whole number of at least 1 and {_MOST_DIGITS} digits "
+            f"{shown(str(value))} is not a whole number of at least 1 and {_MOST_DIGITS} digits "
             "at most"
         )
     return number
@@ -42,7 +43,7 @@ def seed(text: str) -> int:
     number = _number(text)
     if number is None or number > _GREATEST_SEED:
         raise CommandError(
-            f"--seed is {_shown(text)}, but must be a whole number from 0 to {_GREATEST_SEED}"
+            f"--seed is {shown(text)}, but must be a whole number from 0 to {_GREATEST_SEED}"
         )
     return number
 
@@ -50,10 +51,6 @@ def seed(text: str) -> int:
 def _number(text: str) -> int | None:
     fits = re.fullmatch(rf"\s*[0-9]{{1,{_MOST_DIGITS}}}\s*", text)
     return int(text) if fits else None
-
-
-def _shown(text: str) -> str:
-    return f"{text[:57]!r}…" if len(text) > 60 else repr(text)
 
 
 FLAG = ""  # the metavar of an option that takes no value: Typer would print <bool>
@@ -254,7 +251,7 @@ def whole_numbers(option: str, texts: Sequence[str] | None) -> tuple[int, ...] |
         number = _number(text)
         if number is None or number < 1:
             raise CommandError(
-                f"{option} is {_shown(text)}, but must be a whole number of at least 1 and "
+                f"{option} is {shown(text)}, but must be a whole number of at least 1 and "
                 f"{_MOST_DIGITS} digits at most (several: repeat the option, or separate them by "
                 "commas)"
             )
@@ -271,7 +268,7 @@ def gpus(text: str | None) -> tuple[int, ...] | None:
     numbers = [_number(part) for part in text.split(",")]
     if None in numbers or len(set(numbers)) < len(numbers):
         raise CommandError(
-            f"--gpus is {_shown(text)}, but must be all, or different numbers of GPUs, such as 0,1"
+            f"--gpus is {shown(text)}, but must be all, or different numbers of GPUs, such as 0,1"
         )
     return tuple(number for number in numbers if number is not None)
 
@@ -289,7 +286,7 @@ def seconds(option: str, text: str | None) -> float | None:
     total = 3600 * int(hours or 0) + 60 * int(minutes or 0) + float(rest or 0)
     if total <= 0:
         raise CommandError(
-            f"{option} is {_shown(text)}, but must be a time above zero, such as 60s, 2m or 1h30m"
+            f"{option} is {shown(text)}, but must be a time above zero, such as 60s, 2m or 1h30m"
         )
     return total
 
@@ -297,7 +294,7 @@ def seconds(option: str, text: str | None) -> float | None:
 def one_of(option: str, text: str, accepted: Sequence[str]) -> str:
     """`text`, if it is one of `accepted`."""
     if text not in accepted:
-        raise CommandError(f"{option} is {_shown(text)}, but must be one of {', '.join(accepted)}")
+        raise CommandError(f"{option} is {shown(text)}, but must be one of {', '.join(accepted)}")
     return text
 
 

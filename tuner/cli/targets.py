@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from kernels.attention.printable import shown
 from tuner.cli.failure import CommandError
 from tuner.record import Record
 from tuner.target import Hardware, Target
@@ -52,6 +53,6 @@ def _named(option: str, known: list[Target]) -> Target:
         )
     keys = ", ".join(dict.fromkeys(target.hardware.key for target in known)) or "none so far"
     raise CommandError(
-        f"--target is {option!r}, but must be sm_NN, part of a GPU's name, or the key of hardware "
-        f"that has records ({keys})"
+        f"--target is {shown(option)}, but must be sm_NN, part of a GPU's name, or the key of "
+        f"hardware that has records ({keys})"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from kernels.attention.printable import shown
 from tuner.device import has_gpu
 from tuner.evaluate.executor import Executor
 
@@ -36,12 +37,14 @@ def open_executor(
         OSError: `spaces` cannot be read.
     """
     if executor not in (None, *EXECUTORS):
-        raise ValueError(f"executor is {executor!r}, but must be one of {', '.join(EXECUTORS)}")
+        raise ValueError(
+            f"executor is {shown(executor)}, but must be one of {', '.join(EXECUTORS)}"
+        )
     if backend is None:
         has = executor == "ray" or has_gpu()
         backend = "cuda" if spaces is None and has else "replay"
     if backend not in NAMES:
-        raise ValueError(f"backend is {backend!r}, but must be one of {', '.join(NAMES)}")
+        raise ValueError(f"backend is {shown(backend)}, but must be one of {', '.join(NAMES)}")
     if cold_l2 and backend == "replay":
         raise RuntimeError("recorded spaces are of a warm L2, so latency cannot be replayed")
     if cold_l2 and executor == "ray":

@@ -14,6 +14,8 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from kernels.attention.printable import shown
+
 VARIABLE = "TRITON_CACHE_DIR"
 """The environment variable that tells Triton which folder to use."""
 
@@ -52,7 +54,7 @@ def unpack(parcel: Parcel, cache: Path) -> None:
         raise ValueError(f"the parcel has more than {_MOST_BYTES} bytes")
     for name in parcel:
         if not _NAME.fullmatch(name):
-            raise ValueError(f"the parcel holds {name!r:.80}, but must hold files in folders only")
+            raise ValueError(f"the parcel holds {shown(name)}, but must hold files in folders only")
     # The lists last: Triton takes what one names for whole.
     for name in sorted(parcel, key=lambda name: (f"/{_GROUP}" in name, name)):
         path = cache / name

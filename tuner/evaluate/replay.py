@@ -210,10 +210,8 @@ class ReplayExecutor(Executor):
 
 
 def _version(template: str) -> str | None:
-    try:
-        return registry.get(template).version
-    except (KeyError, ImportError):
-        return None
+    found = registry.find(template)
+    return None if found is None else found.version
 
 
 def _drawn(name: str, samples: Sequence[float], rounds: int) -> tuple[float, ...]:

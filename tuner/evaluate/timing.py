@@ -36,10 +36,6 @@ class Timing:
     def median_ms(self) -> float:
         return statistics.median(self.samples_ms)
 
-    @property
-    def spread(self) -> float:
-        return spread(self.samples_ms)
-
 
 def spread(samples: Sequence[float]) -> float:
     """Interquartile range over the median; 0 for fewer than two samples."""

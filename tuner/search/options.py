@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernels.attention.printable import shown
 from tuner.search import samplers
 
 DEFAULT_TRIALS = 60
@@ -32,7 +33,7 @@ class Options:
             raise ValueError(f"budget is {self.budget_s:g}s, but must be more than 0s")
         if self.sampler not in samplers.NAMES:
             raise ValueError(
-                f"sampler is {self.sampler!r}, but must be one of {', '.join(samplers.NAMES)}"
+                f"sampler is {shown(self.sampler)}, but must be one of {', '.join(samplers.NAMES)}"
             )
         if self.rounds < 3:
             raise ValueError(f"rounds is {self.rounds}, but must be at least 3")

@@ -15,11 +15,12 @@ def recalled(
     """What `store` knows of `candidates` on `problem`, by the very kernels and in the very manner
     that `executor` would measure them."""
     target = executor.target
-    stored = store.trials(problem=problem, hardware=target.hardware, triton=target.triton)
+    stored = store.trials(
+        problem, hardware=target.hardware, triton=target.triton, origin=executor.origin
+    )
     return [
         trial
         for trial in stored
-        if trial.origin == executor.origin
-        and trial.candidate in candidates
+        if trial.candidate in candidates
         and trial.template_version == executor.template_version(problem, trial.candidate.template)
     ]

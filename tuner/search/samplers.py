@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
+from kernels.attention.printable import shown
+
 if TYPE_CHECKING:
     import optuna
 
@@ -64,4 +66,4 @@ def create(
             return optuna.samplers.GPSampler(seed=seed, deterministic_objective=False)
         if name in ("random", "exhaustive"):
             return optuna.samplers.RandomSampler(seed=seed)
-    raise ValueError(f"sampler is {name!r}, but must be one of {', '.join(NAMES)}")
+    raise ValueError(f"sampler is {shown(name)}, but must be one of {', '.join(NAMES)}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kernels.attention import registry
 from kernels.attention.problem import Problem
 from tuner.evaluate.executor import Executor
 from tuner.liveness import refusal
@@ -110,19 +109,10 @@ class Turns:
             return None
         if (own.origin == "replay") != (executor.origin == "replay"):
             return None
-        if CUT_SHORT in own.note or options.trials is not None or options.sampler == "exhaustive":
-            # More is asked for than the search behind that record may have tried.
-            known = self._store.trials(
-                problem=problem,
-                hardware=executor.target.hardware,
-                triton=executor.target.triton,
-            )
-            versions = {name: executor.template_version(problem, name) for name in registry.names()}
-            tried = sum(
-                trial.candidate in candidates
-                and trial.template_version == versions[trial.candidate.template]
-                for trial in known
-            )
-            if tried < wanted:
-                return None
+        # More may be asked for than the search behind that record has tried.
+        more = CUT_SHORT in own.note or options.trials is not None
+        if (more or options.sampler == "exhaustive") and wanted > len(
+            recalled(problem, candidates, executor, self._store)
+        ):
+            return None
         return f"has a fresh record of {own.measured_at[:10]}; --force searches again"

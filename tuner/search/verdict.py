@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from statistics import median, quantiles
+from statistics import median
 
 from tuner.evaluate.executor import Race
+from tuner.evaluate.timing import spread
 from tuner.record import Record, Rival
 from tuner.search import finals
 from tuner.search.events import FinalsStarted, Observer
@@ -130,7 +131,7 @@ def _record(
         ),
         peers=tuple(
             sorted(
-                (Rival(name, median(ms), _spread(ms)) for name, ms in race.peers.items() if ms),
+                (Rival(name, median(ms), spread(ms)) for name, ms in race.peers.items() if ms),
                 key=lambda peer: peer.median_ms,
             )
         ),
@@ -183,10 +184,3 @@ def _cut_short(exploration: Exploration) -> str:
     if not exploration.cut_short:
         return ""
     return f"{CUT_SHORT} after {len(exploration.trials)} of {exploration.wanted} trials"
-
-
-def _spread(samples: tuple[float, ...]) -> float:
-    if len(samples) < 2:
-        return 0.0
-    low, _, high = quantiles(samples, n=4)
-    return (high - low) / median(samples)

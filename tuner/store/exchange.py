@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from kernels.attention.printable import shown
 from tuner.record import Record
 from tuner.store.errors import DocumentError
 from tuner.store.moments import tomorrow
@@ -118,18 +119,18 @@ def _checked(document: Any) -> list[Any]:
         raise DocumentError(f'the document is no export of records: it lacks "format": "{FORMAT}"')
     version = document.get("version")
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise DocumentError(f"version is {version!r:.60}, but must be {VERSION}")
+        raise DocumentError(f"version is {shown(version)}, but must be {VERSION}")
     if version > VERSION:
         raise DocumentError(
-            f"version is {version!s:.60}, but this version of attention-tuner reads up to "
+            f"version is {shown(version)}, but this version of attention-tuner reads up to "
             f"{VERSION}; upgrade it"
         )
     for name in document:
         if name not in ("format", "version", "records"):
-            raise DocumentError(f"{name!a:.60} is no part of a document of records")
+            raise DocumentError(f"{shown(name)} is no part of a document of records")
     records = document.get("records")
     if not isinstance(records, list):
-        found = f"{records!a:.60}" if "records" in document else "not there"
+        found = shown(records) if "records" in document else "not there"
         raise DocumentError(f"records is {found}, but must be a list")
     if len(records) > MOST_RECORDS:
         raise DocumentError(f"records has {len(records)} items, but may have {MOST_RECORDS}")
@@ -153,7 +154,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise DocumentError(f"the document has {twice!a:.60} twice in one object")
+        raise DocumentError(f"the document has {shown(twice)} twice in one object")
     return result
 
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import tuner
+from kernels.attention.printable import shown
 
 _PACKAGE = Path(tuner.__file__).parent
 _NAME = "configs.db"
@@ -50,7 +51,7 @@ def check_type(location: str | Path) -> str | Path:
         ValueError: it has a NUL character, which no system takes.
     """
     if not isinstance(location, (str, Path)):
-        raise TypeError(f"the database is {location!r}, but must be a path or a URL")
+        raise TypeError(f"the database is {shown(location)}, but must be a path or a URL")
     if "\0" in str(location):
-        raise ValueError(f"the database is {str(location)!r}, but must have no NUL character")
+        raise ValueError(f"the database is {shown(str(location))}, but must have no NUL character")
     return location

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from kernels.attention.printable import shown
 from tuner.record import Record
 from tuner.store.wire import (
     MOST_CHARACTERS,
@@ -101,7 +102,7 @@ def trial_of(row: Mapping[str, Any]) -> Trial:
         ("config", trial.candidate.config.key),
     ):
         if row[column] != key:
-            raise WireError(f"{column} is {row[column]!a:.60}, but must be {key!a:.60}")
+            raise WireError(f"{column} is {shown(row[column])}, but must be {shown(key)}")
     return trial
 
 

@@ -17,6 +17,7 @@ from types import UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from kernels.attention.config import Config
+from kernels.attention.printable import shown
 from kernels.attention.problem import DTYPES
 from tuner.record import Record
 from tuner.store import moments
@@ -280,8 +281,7 @@ def _refusal(value: object, accepted: str, path: str) -> WireError:
 
 
 def _show(value: object) -> str:
-    text = ascii(value) if not isinstance(value, (dict, list)) else f"a {type(value).__name__}"
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return f"a {type(value).__name__}" if isinstance(value, (dict, list)) else shown(value)
 
 
 def _join(path: str, name: str) -> str:

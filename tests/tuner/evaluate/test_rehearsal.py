@@ -53,6 +53,24 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Record:
     return search(ReplayExecutor(), path, lambda _: None)
 
 
+class Watch:
+    """Sees all events, and how long after the first trial the last one ended: how long processes
+    take to start is the machine's affair."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._ended: list[float] = []
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, TrialEnded):
+            self._ended.append(time.monotonic())
+
+    @property
+    def seconds(self) -> float:
+        return self._ended[-1] - self._ended[0]
+
+
 def told(events: list[Event]) -> Counter[object]:
     return Counter(e.trial.candidate for e in events if isinstance(e, TrialEnded))
 
@@ -75,23 +93,14 @@ def test_wall_clock_shrinks_with_evaluators_and_every_trial_is_told_once(
 ) -> None:
     walls = []
     for evaluators in (1, 3):
-        events: list[Event] = []
-        ended: list[float] = []
-
-        def watch(event: Event, events: list[Event] = events, ended: list[float] = ended) -> None:
-            events.append(event)
-            if isinstance(event, TrialEnded):
-                ended.append(time.monotonic())
-
+        watch = Watch()
         with rehearsed(evaluators, pace=8.0) as executor:
-            path = tmp_path / f"{evaluators}.db"
-            found = search(executor, path, watch)
-        # From the first trial on: how long processes take to start is the machine's affair.
-        walls.append(ended[-1] - ended[0])
+            found = search(executor, tmp_path / f"{evaluators}.db", watch)
+        walls.append(watch.seconds)
         assert found.candidate == undisturbed.candidate
         assert found.measurement == undisturbed.measurement
-        assert set(told(events).values()) == {1}
-        assert len(told(events)) == TRIALS
+        assert set(told(watch.events).values()) == {1}
+        assert len(told(watch.events)) == TRIALS
     assert walls[1] < 0.6 * walls[0], walls
 
 

@@ -244,6 +244,18 @@ def test_more_trials_asked_for_than_tried(executor: ToyExecutor, store: Store) -
     assert len(executor.evaluated) == 15
 
 
+def test_replayed_trials_are_none_of_the_measured_ones_asked_for(
+    executor: ToyExecutor, store: Store
+) -> None:
+    executor.origin = "replay"
+    run(executor, store, trials=20)
+    executor.origin = "cuda"
+    run(executor, store, trials=10, seed=1)
+    _, events = run(executor, store, trials=25)
+    started = next(e for e in events if isinstance(e, ProblemStarted))
+    assert (started.known, started.trials) == (10, 15)
+
+
 def test_refused_and_unserved_problems_are_skipped(executor: ToyExecutor, store: Store) -> None:
     results, events = run(executor, store, problem(7), P, trials=5)
     assert results[0] is None
