@@ -123,7 +123,7 @@ def options(
             callback=_print_version,
             is_eager=True,
             metavar=FLAG,
-            help="Print and exit.",
+            help="Print the version and exit.",
         ),
     ] = False,
 ) -> None:

@@ -45,7 +45,8 @@ def compile_space(
 ) -> None:
     """Compile every feasible config for a target, without a GPU, and say what each uses.
 
-    A config takes some seconds on a core, a headdim has hundreds: --limit takes the first of each.
+    A config takes some seconds on a core, a headdim has one to three thousand: --limit takes the
+    first of each.
     """
     from kernels.attention import capability
     from kernels.attention.problem import HEADDIMS, Specialization
@@ -67,8 +68,8 @@ def compile_space(
     specializations = [
         Specialization(headdim, masked, kind)
         for headdim in asked.headdims or HEADDIMS
-        for masked in ((True, False) if asked.causal is None else (asked.causal,))
-        for kind in asked.dtypes or ("fp16",)
+        for masked in asked.masks
+        for kind in asked.kinds
     ]
     farm = CompileFarm(jobs, spill_limit=None)
     try:

@@ -15,10 +15,10 @@ from tuner.cli.failure import CommandError
 from tuner.cli.options import (
     Causal,
     Database,
-    Dtype,
     Hdim,
     Json,
     OnlyBatch,
+    OnlyDtype,
     OnlyHeads,
     Seqlen,
     Target,
@@ -43,7 +43,7 @@ def show(
     hdim: Hdim = None,
     seqlen: Seqlen = None,
     causal: Causal = None,
-    dtype: Dtype = None,
+    dtype: OnlyDtype = None,
     batch: OnlyBatch = None,
     heads: OnlyHeads = None,
     history: All = False,
@@ -154,7 +154,7 @@ def export(
     hdim: Hdim = None,
     seqlen: Seqlen = None,
     causal: Causal = None,
-    dtype: Dtype = None,
+    dtype: OnlyDtype = None,
     batch: OnlyBatch = None,
     heads: OnlyHeads = None,
     history: All = False,
@@ -187,7 +187,7 @@ def export(
 def import_files(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", parser=options.path, help="Exported documents."),
+        typer.Argument(metavar="FILE", parser=options.path, help="Exported documents."),
     ],
     db: Database = None,
     as_json: Json = False,

@@ -139,7 +139,7 @@ class LiveWatch(Watch):
                 detail=f"{_best(event.best)}  {_counts(event.counts)}{_eta(event.eta_s)}",
             )
         elif isinstance(event, FinalsStarted):
-            update(self._task, detail=f"finals: {event.finalists} in {event.rounds} rounds")
+            update(self._task, detail=f"finals: {event.finalists} in {event.rounds} or more rounds")
         else:
             self.say(_line(event))
 
@@ -184,7 +184,9 @@ def _line(event: Event) -> str:
             f"{_counts(event.counts)}{_eta(event.eta_s)}"
         )
     if isinstance(event, FinalsStarted):
-        return f"  finals: {event.finalists} candidates in {event.rounds} interleaved rounds"
+        return (
+            f"  finals: {event.finalists} candidates in {event.rounds} or more interleaved rounds"
+        )
     record = event.record
     if record is None and event.cut_short:
         return f"{event.problem}: {_CUT_SHORT}, so nothing is recorded"

@@ -6,7 +6,17 @@ import json
 from typing import TYPE_CHECKING
 
 from tuner.cli import options
-from tuner.cli.options import Batch, Causal, Database, Dtype, Hdim, Heads, Json, Seqlen, Target
+from tuner.cli.options import (
+    Batch,
+    Causal,
+    Database,
+    Dtype,
+    Heads,
+    Json,
+    NeededHdim,
+    NeededSeqlen,
+    Target,
+)
 
 if TYPE_CHECKING:
     from tuner.record import Record
@@ -14,8 +24,8 @@ if TYPE_CHECKING:
 
 
 def lookup(
-    hdim: Hdim = None,
-    seqlen: Seqlen = None,
+    hdim: NeededHdim = None,
+    seqlen: NeededSeqlen = None,
     causal: Causal = None,
     dtype: Dtype = None,
     batch: Batch = None,

@@ -20,6 +20,8 @@ from tuner.cli.options import (
     Heads,
     Jobs,
     Json,
+    NeededHdim,
+    NeededSeqlen,
     Seqlen,
     Template,
 )
@@ -71,8 +73,8 @@ def bench(
 
 
 def record(
-    hdim: Hdim = None,
-    seqlen: Seqlen = None,
+    hdim: NeededHdim = None,
+    seqlen: NeededSeqlen = None,
     causal: Causal = None,
     dtype: Dtype = None,
     batch: Batch = None,

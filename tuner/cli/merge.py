@@ -14,12 +14,15 @@ from tuner.cli.options import Json
 def merge(
     sources: Annotated[
         list[str],
-        typer.Argument(metavar="A B...", help="Databases (files or URLs) and exported documents."),
+        typer.Argument(metavar="FILE|URL", help="Databases, and exported documents."),
     ],
     output: Annotated[
         str,
         typer.Option(
-            "--output", "-o", metavar="C", help="The database to add them to; made if need be."
+            "--output",
+            "-o",
+            metavar="FILE|URL",
+            help="The database they go to; made if need be.",
         ),
     ],
     as_json: Json = False,
@@ -33,7 +36,7 @@ def merge(
     from tuner.store.merge import merge as merge_records
 
     if "" in sources:
-        raise CommandError("A B... has '', but must be names of databases and documents")
+        raise CommandError("a source is '', but must be names of databases and documents")
 
     # All are read before the output is touched.
     parts = [contents(source) for source in dict.fromkeys(sources)]

@@ -59,9 +59,21 @@ Hdim = Annotated[
     list[str] | None,
     typer.Option("--hdim", metavar="N", help="Head dimension; repeat, or separate by commas."),
 ]
+NeededHdim = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--hdim", metavar="N", help="Head dimension, required; repeat, or separate by commas."
+    ),
+]
 Seqlen = Annotated[
     list[str] | None,
     typer.Option("--seqlen", metavar="N", help="Sequence length; repeat, or separate by commas."),
+]
+NeededSeqlen = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--seqlen", metavar="N", help="Sequence length, required; repeat, or separate by commas."
+    ),
 ]
 Causal = Annotated[
     bool | None,
@@ -73,7 +85,19 @@ Causal = Annotated[
 ]
 Dtype = Annotated[
     list[str] | None,
-    typer.Option("--dtype", metavar="|".join(DTYPES), help="Data type; repeat for several."),
+    typer.Option(
+        "--dtype",
+        metavar="|".join(DTYPES),
+        help="Data type; repeat, or separate by commas; fp16 if not given.",
+    ),
+]
+OnlyDtype = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dtype",
+        metavar="|".join(DTYPES),
+        help="Only of this data type; repeat, or separate by commas.",
+    ),
 ]
 Batch = Annotated[
     int | None,
@@ -109,7 +133,9 @@ Jobs = Annotated[
 ]
 Template = Annotated[
     list[str] | None,
-    typer.Option("--template", metavar="NAME", help="Only this template; repeat for several."),
+    typer.Option(
+        "--template", metavar="NAME", help="Only this template; repeat, or separate by commas."
+    ),
 ]
 Database = Annotated[
     str | None,
@@ -165,34 +191,31 @@ class Shapes:
             and (self.heads is None or problem.heads == self.heads)
         )
 
+    @property
+    def masks(self) -> tuple[bool, ...]:
+        """Causal and full, if neither was asked for."""
+        return (True, False) if self.causal is None else (self.causal,)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The dtypes; fp16, if none was asked for."""
+        return self.dtypes or ("fp16",)
+
     def grid(self) -> list[Problem]:
         """The problems to tune: the benchmark grid, narrowed by what was given."""
-        from tuner.search.plan import plan
-
-        return plan(
-            self.headdims or HEADDIMS,
-            self.seqlens or GRID_SEQLENS,
-            (True, False) if self.causal is None else (self.causal,),
-            self.dtypes or ("fp16",),
-            self.batch,
-            self.heads,
-        )
+        return self._plan(self.headdims or HEADDIMS, self.seqlens or GRID_SEQLENS)
 
     def named(self) -> list[Problem]:
         """The problems that were named one by one: headdim and seqlen must be given."""
-        from tuner.search.plan import plan
-
         for option, given in (("--hdim", self.headdims), ("--seqlen", self.seqlens)):
             if not given:
                 raise CommandError(f"{option} is missing: it must be a whole number of at least 1")
-        return plan(
-            self.headdims or (),
-            self.seqlens or (),
-            (True, False) if self.causal is None else (self.causal,),
-            self.dtypes or ("fp16",),
-            self.batch,
-            self.heads,
-        )
+        return self._plan(self.headdims or (), self.seqlens or ())
+
+    def _plan(self, headdims: Sequence[int], seqlens: Sequence[int]) -> list[Problem]:
+        from tuner.search.plan import plan
+
+        return plan(headdims, seqlens, self.masks, self.kinds, self.batch, self.heads)
 
     def variants(self, problems: Iterable[Problem]) -> list[Problem]:
         """`problems` of the headdims and seqlens that were given, in the masks, dtypes, batch and
@@ -232,11 +255,16 @@ def shapes(
     Raises:
         CommandError: one is out of its domain.
     """
+    headdims = whole_numbers("--hdim", hdim)
+    for headdim in headdims or ():
+        if headdim not in HEADDIMS:
+            known = ", ".join(map(str, HEADDIMS))
+            raise CommandError(f"--hdim is {headdim}, but must be one of {known}")
     return Shapes(
-        whole_numbers("--hdim", hdim),
+        headdims,
         whole_numbers("--seqlen", seqlen),
         causal,
-        _dtypes(dtype),
+        several("--dtype", dtype, DTYPES),
         batch,
         heads,
     )
@@ -298,6 +326,16 @@ def one_of(option: str, text: str, accepted: Sequence[str]) -> str:
     return text
 
 
+def several(
+    option: str, texts: Sequence[str] | None, accepted: Sequence[str]
+) -> tuple[str, ...] | None:
+    """Names of a repeatable option whose values may be lists with commas; None if not given."""
+    if not texts:
+        return None
+    names = (name.strip() for name in ",".join(texts).split(","))
+    return tuple(dict.fromkeys(one_of(option, name, accepted) for name in names))
+
+
 def writable_folder(option: str, folder: Path) -> None:
     """Refuse a folder that cannot be written, nor made where it is not there; nothing is made."""
     if not _can_be_written(folder):
@@ -335,18 +373,8 @@ def _can_be_written(folder: Path) -> bool:
     return False
 
 
-def _dtypes(texts: Sequence[str] | None) -> tuple[str, ...] | None:
-    if not texts:
-        return None
-    names = (name.strip() for name in ",".join(texts).split(","))
-    return tuple(dict.fromkeys(one_of("--dtype", name, DTYPES) for name in names))
-
-
 def templates(names: Sequence[str] | None) -> tuple[str, ...] | None:
     """The named templates, each of which is registered; None for all."""
     from kernels.attention import registry
 
-    if not names:
-        return None
-    listed = (name.strip() for name in ",".join(names).split(","))
-    return tuple(dict.fromkeys(one_of("--template", name, registry.names()) for name in listed))
+    return several("--template", names, registry.names())

@@ -9,16 +9,27 @@ import typer
 
 from tuner.cli import options
 from tuner.cli.failure import CommandError, warn
-from tuner.cli.options import Batch, Causal, Database, Dtype, Hdim, Heads, Seqlen, Spaces
+from tuner.cli.options import Batch, Causal, Database, Dtype, Heads, NeededHdim, NeededSeqlen
 
 if TYPE_CHECKING:
     from kernels.attention.problem import Problem
     from tuner.trial import Trial
 
 
+Drawn = Annotated[
+    Path | None,
+    typer.Option(
+        "--spaces",
+        metavar="DIR",
+        parser=options.path,
+        help="Draw the recorded spaces in this folder instead of your trials.",
+    ),
+]
+
+
 def plot(
-    hdim: Hdim = None,
-    seqlen: Seqlen = None,
+    hdim: NeededHdim = None,
+    seqlen: NeededSeqlen = None,
     causal: Causal = None,
     dtype: Dtype = None,
     batch: Batch = None,
@@ -28,7 +39,8 @@ def plot(
         typer.Option(
             "--kind",
             metavar="NAME",
-            help="history, importances, slices or distribution; repeat for several, else all.",
+            help="history, importances, slices or distribution; repeat, or separate by commas; all "
+            "if not given.",
         ),
     ] = None,
     output: Annotated[
@@ -44,7 +56,7 @@ def plot(
     suffix: Annotated[
         str, typer.Option("--format", metavar="NAME", help="Of the files: svg, png or pdf.")
     ] = "svg",
-    spaces: Spaces = None,
+    spaces: Drawn = None,
     db: Database = None,
 ) -> None:
     """Draw the trials of problems: their history, which parameters matter, slices, distribution."""
@@ -56,7 +68,7 @@ def plot(
     from tuner.search import pictures
     from tuner.search.study import study_of
 
-    kinds = [options.one_of("--kind", name, pictures.KINDS) for name in kind or pictures.KINDS]
+    kinds = options.several("--kind", kind, pictures.KINDS) or pictures.KINDS
     drawn = 0
     for problem in problems:
         trials = _trials(problem, spaces, db)
@@ -89,8 +101,8 @@ def plot(
 
 
 def dashboard(
-    hdim: Hdim = None,
-    seqlen: Seqlen = None,
+    hdim: NeededHdim = None,
+    seqlen: NeededSeqlen = None,
     causal: Causal = None,
     dtype: Dtype = None,
     batch: Batch = None,
@@ -111,11 +123,13 @@ def dashboard(
             "--export-only", metavar=options.FLAG, help="Write the file and open nothing."
         ),
     ] = False,
-    host: Annotated[str, typer.Option(metavar="NAME", help="To listen on.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(metavar="NAME", help="The address to listen on.")
+    ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(metavar="N", parser=options.whole_number, help="To listen on.")
+        int, typer.Option(metavar="N", parser=options.whole_number, help="The port to listen on.")
     ] = 8080,
-    spaces: Spaces = None,
+    spaces: Drawn = None,
     db: Database = None,
 ) -> None:
     """Export the trials of problems as Optuna studies and open optuna-dashboard on them.

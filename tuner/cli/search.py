@@ -29,6 +29,8 @@ from tuner.cli.options import (
 if TYPE_CHECKING:
     from kernels.attention.problem import Problem
     from tuner.evaluate.executor import Executor
+    from tuner.record import Record
+    from tuner.search.events import Seconds
 
 # Numpy's and scipy's matrix libraries read these when they load. The sampler's matrices are small,
 # and the cores are the compilers': with a thread on each of two cores a proposal took 100 ms, with
@@ -48,7 +50,8 @@ def search(
         typer.Option(
             metavar="N",
             parser=options.whole_number,
-            help="Trials per problem, those of earlier searches included.",
+            help="Trials per problem, those of earlier searches included; 60 if not given. The "
+            "defaults and the winners for its like are tried in any case.",
         ),
     ] = None,
     budget: Annotated[
@@ -119,9 +122,6 @@ def search(
     from tuner.cli.interruption import keeping
     from tuner.cli.jsonform import json_form
     from tuner.cli.missed import Missed
-    from tuner.cli.tables import console, print_line, print_records, time_line
-    from tuner.device import has_gpu
-    from tuner.liveness import unserved
     from tuner.search import driver, samplers
     from tuner.search.objective import OBJECTIVES, conflict
     from tuner.search.options import Options
@@ -136,12 +136,7 @@ def search(
     with executor_for(backend, spaces, None, gpus, executor, ray_address, latency) as opened:
         missed = Missed(asked, opened) if from_misses else None
         problems = asked.grid() if missed is None else missed.problems
-        served = [problem for problem in problems if opened.refuse(problem) is None]
-        if not served:
-            refusal = opened.refuse(problems[0]) or "nothing to search"
-            elsewhere = unserved(problems[0], opened.target.hardware.capability) is None
-            advice = "; there is no GPU here to measure it" if elsewhere and not has_gpu() else ""
-            raise CommandError(f"{refusal}{advice}")
+        served = _served(opened, problems, templates)
         opened.check(served, trial_row)
         left_out = len(problems) - len(served)
         if asked.seqlens is None:
@@ -155,7 +150,7 @@ def search(
             watch.say(opened.announce())
             if asked.seqlens is None and left_out:
                 watch.say(f"Left out: {left_out} problems that {_cannot(opened)}.")
-            for name, count in _untried(opened, served).items():
+            for name, count in _untried(opened, served, templates).items():
                 watch.say(f"Without {name} in {count} of {len(served)}, where it was not recorded.")
             if missed is not None:
                 problems = missed.plan(served, layers.standing())
@@ -171,24 +166,61 @@ def search(
             done = {"event": "done", "seconds": watch.seconds, "records": records}
             print(json.dumps(json_form(done)))
         elif records:
-            out = console()
-            print_records(out, f"Records on {opened.target.gpu_name}", records)
-            out.print(time_line(watch.seconds, opened.origin))
-            if opened.origin == "replay":
-                print_line(
-                    out,
-                    "Replayed records displace no measured ones: `tuner show` lists those that "
-                    "stand.",
-                )
+            _print(records, opened, watch.seconds)
     if problems and not records:
         raise CommandError(watch.refusal)
+
+
+def _served(
+    executor: Executor, problems: Sequence[Problem], templates: tuple[str, ...] | None
+) -> list[Problem]:
+    """Those of `problems` that the executor can search.
+
+    Raises:
+        CommandError: none.
+    """
+    from kernels.attention import registry
+    from tuner.device import has_gpu
+    from tuner.liveness import unserved
+
+    def refusal(problem: Problem) -> str | None:
+        names = templates or registry.names()
+        if any(executor.template_version(problem, name) for name in names):
+            return executor.refuse(problem)
+        return executor.refuse(problem) or f"{problem} was not recorded of {' or '.join(names)}"
+
+    refusals = {problem: refusal(problem) for problem in problems}
+    served = [problem for problem, why in refusals.items() if why is None]
+    if served:
+        return served
+    first = problems[0]
+    elsewhere = unserved(first, executor.target.hardware.capability) is None
+    advice = "; there is no GPU here to measure it" if elsewhere and not has_gpu() else ""
+    raise CommandError(f"{refusals[first]}{advice}")
+
+
+def _print(records: Sequence[Record], executor: Executor, seconds: Seconds) -> None:
+    """The table of records, and where the time went."""
+    from tuner.cli.tables import console, print_line, print_records, time_line
+
+    out = console()
+    print_records(out, f"Records on {executor.target.gpu_name}", records)
+    if seconds.wall:
+        out.print(time_line(seconds, executor.origin))
+    if executor.origin == "replay":
+        print_line(
+            out,
+            "Replayed records displace no measured ones: `tuner show` lists those that stand.",
+        )
 
 
 def _cannot(executor: Executor) -> str:
     return "were not recorded" if executor.origin == "replay" else "no template serves here"
 
 
-def _untried(executor: Executor, problems: Sequence[Problem]) -> dict[str, int]:
+def _untried(
+    executor: Executor, problems: Sequence[Problem], templates: tuple[str, ...] | None
+) -> dict[str, int]:
     """How many of `problems` a replay has no recording of a template for that would serve them."""
     from kernels.attention import registry
 
@@ -201,6 +233,6 @@ def _untried(executor: Executor, problems: Sequence[Problem]) -> dict[str, int]:
             and not executor.template_version(problem, name)
             for problem in problems
         )
-        for name in registry.names()
+        for name in templates or registry.names()
     }
     return {name: count for name, count in counts.items() if count}

@@ -88,7 +88,9 @@ class ReplayExecutor(Executor):
         )
         changed = self._changed()
         if changed:
-            text += f"; since then the kernel of {', '.join(changed)} has changed"
+            kernels = "kernels of" if len(changed) > 1 else "kernel of"
+            have = "have" if len(changed) > 1 else "has"
+            text += f"; since then the {kernels} {' and '.join(changed)} {have} changed"
         return f"{text[0].upper()}{text[1:]}."
 
     def refuse(self, problem: Problem) -> str | None:

@@ -17,18 +17,22 @@ if TYPE_CHECKING:
 
 
 def together(trials: Iterable[Trial]) -> list[Trial]:
-    """Those trials of one problem that can be compared: of one target, origin and version of each
-    template. The largest such group, oldest first; of equals, the one measured last."""
+    """Those trials of one problem that can be compared: of one target and origin, and of one
+    version of each template. The most there are of a kind, oldest first; of equals, those measured
+    last."""
+    kinds: dict[tuple[str, ...], dict[str, list[Trial]]] = defaultdict(lambda: defaultdict(list))
+    for trial in sorted(trials, key=lambda trial: trial.measured_at):
+        hardware, triton = trial.target.hardware.key, trial.target.triton
+        versions = kinds[hardware, triton, trial.origin, trial.candidate.template]
+        versions[trial.template_version].append(trial)
     groups: dict[tuple[str, ...], list[Trial]] = defaultdict(list)
-    for trial in trials:
-        target = trial.target
-        groups[target.hardware.key, target.triton, trial.origin, trial.template_version].append(
-            trial
-        )
-    if not groups:
-        return []
-    largest = max(groups.values(), key=lambda group: (len(group), group[-1].measured_at))
-    return sorted(largest, key=lambda trial: trial.measured_at)
+    for (*kind, _), versions in kinds.items():
+        groups[tuple(kind)] += _largest(versions.values())
+    return _largest(sorted(group, key=lambda trial: trial.measured_at) for group in groups.values())
+
+
+def _largest(groups: Iterable[list[Trial]]) -> list[Trial]:
+    return max(groups, key=lambda group: (len(group), group[-1].measured_at), default=[])
 
 
 def study_of(

@@ -59,7 +59,7 @@ def test_show_all_reads_the_same_database_by_any_name(
 
 
 def test_show_of_nothing_says_so(tuner: Run) -> None:
-    said = tuner("show", "--hdim", "999")
+    said = tuner("show", "--seqlen", "999")
     assert said.status == 0
     assert "tuner search" in said.out
 

@@ -34,7 +34,7 @@ BAD = [
     (("search", "--budget", "9" * 5000 + "h"), ("--budget", "'999", "60s")),
     (("search", "--budget", "\u0663s"), ("--budget", "60s")),
     (("lookup", "--hdim", "64", "--seqlen", "8", "--heads", "9" * 400), ("--heads", "15 digits")),
-    (("compile", "--hdim", "63"), ("sm_90", "headdim is 63")),
+    (("compile", "--hdim", "63"), ("--hdim is 63", "64, 128, 256")),
     (("search", "--seqlen", "0"), ("--seqlen", "'0'", "at least 1")),
     (("search", "--batch", "0"), ("--batch", "0", "at least 1")),
     (("search", "--batch", "many"), ("--batch", "'many'")),
@@ -57,7 +57,7 @@ BAD = [
     (("record", "--hdim", "64", "--seqlen", "512", "-o", ""), ("--output", "''")),
     (("export", "-o", ""), ("--output", "''")),
     (("import", ""), ("FILE", "''")),
-    (("merge", "", "-o", "/no/such.db"), ("A B...", "''")),
+    (("merge", "", "-o", "/no/such.db"), ("a source is ''", "databases and documents")),
     (("search", "stray"), ("stray",)),
     (("search", "--hdin", "64"), ("--hdin",)),
     (("lookup",), ("--hdim", "missing")),
@@ -66,7 +66,17 @@ BAD = [
         ("lookup", "--hdim", "64", "--seqlen", "8", "--target", "abacus"),
         ("--target", "'abacus'", "sm_NN"),
     ),
-    (("lookup", "--hdim", "80", "--seqlen", "8", "--target", "sm_90"), ("D80",)),
+    (("lookup", "--hdim", "80", "--seqlen", "8"), ("--hdim is 80", "64, 128, 256")),
+    (("show", "--hdim", "77"), ("--hdim is 77", "64, 128, 256")),
+    (("export", "--hdim", "77"), ("--hdim is 77", "64, 128, 256")),
+    (
+        ("lookup", "--hdim", "64", "--seqlen", "8", "--target", "sm_75"),
+        ("sm_75", "must be one of (80, 86"),
+    ),
+    (
+        ("plot", "--hdim", "64", "--seqlen", "512", "--kind", "history,moods"),
+        ("--kind is 'moods'", "slices"),
+    ),
     (("show", "--dtype", "int8"), ("--dtype", "'int8'", "fp16, bf16")),
     (("export", "--format", "xml"), ("--format", "'xml'", "json")),
     (("export", "-o", "/no/such/folder/file"), ("/no/such/folder/file",)),
@@ -151,7 +161,7 @@ def test_the_database_is_untouched(tuner: Run, database: Path, words: tuple[str,
 def test_a_database_that_is_none(tuner: Run, spaces: Path, tmp_path: Path, command: str) -> None:
     garbage, empty = tmp_path / "garbage.db", tmp_path / "records.json"
     garbage.write_bytes(b"not a database, but long enough to be mistaken for one " * 99)
-    tuner("export", "--hdim", "999", "-o", empty)
+    tuner("export", "--seqlen", "999", "-o", empty)
     more = {"search": ("--spaces", spaces, "--hdim", "256"), "import": (empty,)}.get(command, ())
     for bad in (garbage, tmp_path):
         said = tuner(command, "--db", bad, *more)

@@ -11,8 +11,8 @@ import pytest
 from kernels.attention.config import Config
 from tests.tuner.store import samples
 from tuner.search.pictures import KINDS, save
-from tuner.search.study import importances, study_of
-from tuner.trial import Candidate
+from tuner.search.study import importances, study_of, together
+from tuner.trial import Candidate, Trial
 
 from .conftest import Said
 
@@ -97,6 +97,24 @@ def test_values_of_several_types_are_drawn(kind: str, tmp_path: Path) -> None:
     save(study, kind, tmp_path / "picture.svg")
     if kind == "importances":
         assert importances(study).keys() == {"mixed", "other"}
+
+
+def test_trials_of_all_templates_are_drawn_each_by_its_latest_kernel() -> None:
+    def trial(number: int, template: str, version: str, minute: int) -> Trial:
+        candidate = Candidate(template, Config(number=number))
+        moment = f"2026-11-28T12:{minute:02}:00+00:00"
+        return samples.trial(candidate=candidate, template_version=version, measured_at=moment)
+
+    hopper = [trial(number, "hopper", "b" * 12, 5 + number) for number in range(3)]
+    portable = [trial(number, "portable", "c" * 12, 10 - 2 * number) for number in range(4)]
+    former = [trial(number, "hopper", "a" * 12, number) for number in range(2)]
+    replayed = [replace(trial, origin="replay") for trial in portable]
+    found = together([*portable, *former, *hopper, *replayed])
+    assert set(found) == {*hopper, *portable}
+    assert [trial.measured_at for trial in found] == sorted(t.measured_at for t in found)
+    study = study_of(found, "both")
+    assert {trial.params["template"] for trial in study.trials} == {"hopper", "portable"}
+    assert together([]) == []
 
 
 def test_an_export_is_a_study_of_every_trial(

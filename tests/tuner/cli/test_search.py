@@ -231,20 +231,24 @@ def test_a_spoilt_recording_is_refused_before_anything_is_written(
     assert tuner("search", *words, "--causal").status == 0  # the other one is not at fault
 
 
-def test_a_template_that_was_not_recorded_is_said_to_be(tuner: Run, spaces: Path) -> None:
+def test_a_template_that_was_not_recorded_is_said_to_be(
+    tuner: Run, spaces: Path, tmp_path: Path
+) -> None:
+    db = tmp_path / "mine.db"
     words = ("--hdim", "256", "--seqlen", "512", "--causal", "--template", "hopper")
-    said = tuner("search", "--spaces", spaces, *words)
+    said = tuner("search", "--spaces", spaces, "--db", db, *words)
     assert said.status == 2
     assert said.err.splitlines()[-1] == (
-        "tuner: no candidate succeeded, so nothing was recorded: hopper was not recorded for "
-        "D256 S512 causal fp16 B32 H8"
+        "tuner: D256 S512 causal fp16 B32 H8 was not recorded of hopper; there is no GPU here to "
+        "measure it"
     )
+    assert not db.exists()
 
 
 def test_a_headdim_of_no_template_is_not_called_unrecorded(tuner: Run) -> None:
     said = tuner("search", "--backend", "replay", "--hdim", "96")
     assert said.status == 2
-    assert "headdim is 96, but must be one of (64, 128, 256)" in said.err
+    assert "--hdim is 96, but must be one of 64, 128, 256" in said.err
     assert "recorded" not in said.err
 
 
