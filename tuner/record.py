@@ -39,7 +39,7 @@ class Record:
     origin: Origin
     measured_at: str  # UTC, ISO 8601, seconds
     default_ms: float | None = None  # the template's default in the same rounds
-    margin: float | None = None  # runner-up's median over the winner's, minus 1
+    margin: float | None = None  # by which the runner-up is slower in the same rounds
     rivals: tuple[Rival, ...] = ()  # the other finalists, fastest first
     peers: tuple[Rival, ...] = ()  # SDPA backends in the same rounds, where they ran
     tied: tuple[str, ...] = ()  # candidates that the rounds could not tell from the winner

@@ -84,7 +84,6 @@ class Evaluator:
 
     def race(self, problem: Problem, entrants: list[Candidate], rounds: int) -> Race:
         """Race, and again without whoever killed the worker, until a race comes through."""
-        began = time.perf_counter()
         left = list(dict.fromkeys(entrants))
         dropped: dict[Candidate, str] = {}
         absent: dict[str, str] = {}
@@ -107,15 +106,15 @@ class Evaluator:
                     absent[culprit] = reason
                 else:  # not one of them: the device itself fails
                     dropped.update(dict.fromkeys(left, reason))
-                    return Race({}, {}, dropped, time.perf_counter() - began, absent)
+                    return Race({}, {}, dropped, absent)
         measurements = map(wire.measurement_from_json, reply["entrants"])
         return Race(
             entrants={c: m for c, m in zip(left, measurements) if m is not None},
             peers={name: tuple(samples) for name, samples in reply["peers"].items()},
             dropped={**dropped, **{c: r for c, r in zip(left, reply["dropped"]) if r}},
-            seconds=time.perf_counter() - began,
             absent={**absent, **reply["absent"]},
-            throttles=tuple(reply.get("throttles", ())),
+            throttles=tuple(reply["throttles"]),
+            deciding={c: tuple(s) for c, s in zip(left, reply["deciding"]) if s is not None},
         )
 
     def close(self) -> None:

@@ -48,16 +48,22 @@ class Evaluation:
 class Race:
     """Interleaved rounds: the samples number i of all were taken right after each other."""
 
-    entrants: Mapping[Candidate, Measurement]
+    entrants: Mapping[Candidate, Measurement]  # in the rounds they shared with the peers
     # ms per round, by library
     peers: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     # who crashed, hung or was wrong here, with the reason
     dropped: Mapping[Candidate, str] = field(default_factory=dict)
-    seconds: float = 0.0
     # peers that cannot run here, with the reason
     absent: Mapping[str, str] = field(default_factory=dict)
     # what held the clocks down, besides the power cap
     throttles: tuple[str, ...] = ()
+    # ms per round of these and of the rounds that entrants went on with alone, the same ones for
+    # all; fewer of those that were beaten before; empty if nobody went on
+    deciding: Mapping[Candidate, tuple[float, ...]] = field(default_factory=dict)
+
+    def samples_ms(self, candidate: Candidate) -> tuple[float, ...]:
+        """Of all rounds that an entrant ran in."""
+        return self.deciding.get(candidate, self.entrants[candidate].samples_ms)
 
 
 class Executor(ABC):
@@ -104,8 +110,9 @@ class Executor(ABC):
 
     @abstractmethod
     def race(self, problem: Problem, entrants: Sequence[Candidate], rounds: int) -> Future[Race]:
-        """Time `entrants` and the peers in interleaved rounds: at least `rounds`, and where there
-        is a card as many as tell the entrants apart or show that they are tied, up to twice."""
+        """Time `entrants` and the peers in interleaved rounds, at least `rounds`; where there is a
+        card, then the fastest entrants alone until they are told apart or shown to be tied, for
+        some seconds at most."""
 
     @abstractmethod
     def close(self) -> None:

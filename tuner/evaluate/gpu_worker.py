@@ -84,7 +84,7 @@ def serve(target: Target, bench: Bench) -> Mapping[str, Handler]:
             "peers": result.peers,
             "absent": result.absent,
             "throttles": result.throttles,
-            "seconds": result.seconds,
+            "deciding": [result.deciding.get(c) for c in candidates],
         }
 
     return {"hello": hello, "evaluate": evaluate, "race": race}

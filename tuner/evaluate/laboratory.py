@@ -10,13 +10,13 @@ from statistics import median
 from kernels.attention import registry
 from kernels.attention.problem import Problem, Specialization
 from kernels.attention.template import Binary, CompileError, OutOfResources, Template
-from tuner.evaluate import paired, peers
+from tuner.evaluate import peers
 from tuner.evaluate.child import FatalError, note
 from tuner.evaluate.executor import Evaluation, Race
 from tuner.evaluate.failure import describe
 from tuner.evaluate.gate import Gate
 from tuner.evaluate.inputs import Inputs
-from tuner.evaluate.rounds import Lane, interleave
+from tuner.evaluate.rounds import Lane, decide, interleave
 from tuner.evaluate.stopwatch import Launch, Stopwatch
 from tuner.evaluate.timing import spread, take_samples
 from tuner.trial import Candidate, Measurement, Outcome
@@ -102,8 +102,9 @@ class Laboratory:
         rounds: int,
         without: Sequence[str] = (),
     ) -> Race:
-        """Interleaved rounds of `entrants` and all peers but those in `without`: as many as asked
-        for, and up to as many again until the entrants are told apart, or known to be tied.
+        """Interleaved rounds of `entrants` and all peers but those in `without`, at least as many
+        as asked for; then of the fastest entrants alone until they are told apart or known to be
+        tied.
 
         Entrants pass the gate first. What fails in an orderly way is left out with its reason.
         Before anything that can crash or hang, a note names it: the number of an entrant, or the
@@ -112,7 +113,6 @@ class Laboratory:
         Raises:
             FatalError: the device's context is broken.
         """
-        began = time.perf_counter()
         note("making inputs")
         gate = self._gate(problem)
         self._stopwatch.sensor.take_throttles()
@@ -147,24 +147,21 @@ class Laboratory:
                 continue
             theirs[name] = lane
         try:
-            interleave(
-                [*ours.values(), *theirs.values()], rounds, self._stopwatch, note,
-                lambda: paired.settled([lane.samples_ms for lane in ours.values()]),
-            )  # fmt: skip
+            interleave([*ours.values(), *theirs.values()], rounds, self._stopwatch, note)
+            clock, power = self._stopwatch.sensor.take()
+            beside_peers = {c: tuple(lane.samples_ms) for c, lane in ours.items()}
+            decide(list(ours.values()), self._stopwatch, note)
         except Exception as error:
             # It ran before; whatever it is, the last note says whose it is.
             raise FatalError(describe(error)) from error
-        clock, power = self._stopwatch.sensor.take()
         return Race(
             entrants={
-                candidate: _measurement(
-                    problem, lane.samples_ms, differences[candidate], clock, power
-                )
-                for candidate, lane in ours.items()
+                candidate: _measurement(problem, samples, differences[candidate], clock, power)
+                for candidate, samples in beside_peers.items()
             },
+            deciding={candidate: tuple(lane.samples_ms) for candidate, lane in ours.items()},
             peers={name: tuple(lane.samples_ms) for name, lane in theirs.items()},
             dropped=dropped,
-            seconds=time.perf_counter() - began,
             absent=absent,
             throttles=self._stopwatch.sensor.take_throttles(),
         )

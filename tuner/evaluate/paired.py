@@ -7,7 +7,7 @@ absolute figure.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log, sqrt
+from math import exp, log, sqrt
 from statistics import fmean, median, stdev
 
 # Two are told apart if the mean log ratio of their rounds is this many standard errors from zero,
@@ -25,6 +25,19 @@ def slower(samples: Sequence[float], reference: Sequence[float]) -> bool:
         return sum(ratios) > _WORTH
     # The median shrugs off a single disturbed round; the error is that of a mean.
     return median(ratios) > log(1 + _WORTH) and fmean(ratios) > _ERRORS * _error(ratios)
+
+
+def beaten(samples: Sequence[float], reference: Sequence[float]) -> bool:
+    """Whether `samples` are slower by so much that hardly another race would have it otherwise."""
+    ratios, worth = _ratios(samples, reference), log(1 + 2 * _WORTH)
+    if len(ratios) < 2:
+        return sum(ratios) > worth
+    return median(ratios) > worth and fmean(ratios) - _ERRORS * _error(ratios) > worth
+
+
+def ratio(samples: Sequence[float], reference: Sequence[float]) -> float:
+    """How many times as slow as `reference` `samples` are, by the median of their rounds."""
+    return exp(median(_ratios(samples, reference)))
 
 
 def settled(lanes: Sequence[Sequence[float]]) -> bool:

@@ -4,10 +4,12 @@ alike. What is compared is what happened within a round."""
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from tuner.evaluate import paired
 from tuner.evaluate.stopwatch import Launch, Stopwatch
 from tuner.evaluate.timing import balanced, cycle, launches_per_sample
 
@@ -23,8 +25,10 @@ WARM_UP_MS = 400.0
 # times a race: by then the clock is not odd, it is what there is.
 ODD_CLOCK = 0.05
 MOST_REPEATS = 4
-# Times the rounds that were asked for, how many there are at most.
-MOST_ROUNDS = 2
+# What it may take to tell the fastest apart. A round differs from the next by 3 %, of which half a
+# per cent is left after some 100 rounds of two lanes.
+DECIDE_S = 4.0
+_AT_ONCE = 8  # rounds of those between two looks at who is left
 
 
 @dataclass
@@ -48,7 +52,7 @@ def interleave(
     rounds: int,
     stopwatch: Stopwatch,
     announce: Callable[[str], object] = lambda _: None,
-    settled: Callable[[], bool] = lambda: True,
+    warm_up_ms: float = WARM_UP_MS,
 ) -> None:
     """Append one sample per round to every lane, each round in another order, each cycle beside
     other neighbours. Rounds at an odd clock are taken again.
@@ -57,16 +61,15 @@ def interleave(
         lanes: prepared ones.
         rounds: how many at least. There are whole cycles of them, in which all are treated alike.
         announce: told a lane's name before it runs.
-        settled: whether no more rounds are needed; asked after every cycle, until there were twice
-            as many rounds as at least.
+        warm_up_ms: how long all run, at least once each, before the first round.
     """
     if not lanes:
         return
-    repeats = max(1, round(WARM_UP_MS / (SAMPLE_MS * len(lanes))))
+    bursts = max(1, round(warm_up_ms / (SAMPLE_MS * len(lanes))))
     launch_ms = []
     for lane in lanes:
         announce(lane.name)
-        launch_ms.append(stopwatch(lane.launch, repeats * lane.launches))
+        launch_ms.append(stopwatch(lane.launch, bursts * lane.launches))
     slow = [ms > FAR_SLOWER * min(launch_ms) for ms in launch_ms]
     sensor = stopwatch.sensor
     sensor.take()  # forget what was read during the warm-up
@@ -93,16 +96,31 @@ def interleave(
         return sensor.clock_since(first)
 
     clocks = [sample(index) for index in range(rounds)]
-    repeats = MOST_REPEATS
-    while True:
+    for _ in range(MOST_REPEATS):
         odd = oddest(clocks)
-        if odd is not None and repeats > 0:
-            repeats -= 1
-            clocks[odd] = sample(odd)
-        elif len(clocks) < MOST_ROUNDS * rounds and not settled():
-            clocks += [sample(len(clocks) + step) for step in range(turn)]
-        else:
+        if odd is None:
             return
+        clocks[odd] = sample(odd)
+
+
+def decide(
+    lanes: Sequence[Lane],
+    stopwatch: Stopwatch,
+    announce: Callable[[str], object] = lambda _: None,
+    seconds: float = DECIDE_S,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Go on with those `lanes` that may be the fastest, after `interleave`, until it is told from
+    each of the others or is known to be tied with it, for `seconds` at most. A lane that is beaten
+    leaves: the samples of those that stay are still of the same rounds."""
+    end = clock() + seconds
+    left = list(lanes)
+    while left:
+        fastest = min(left, key=lambda lane: median(lane.samples_ms)).samples_ms
+        left = [lane for lane in left if not paired.slower(lane.samples_ms, fastest)]
+        if clock() >= end or paired.settled([lane.samples_ms for lane in left]):
+            return
+        interleave(left, _AT_ONCE, stopwatch, announce, warm_up_ms=0)
 
 
 def oddest(clocks: Sequence[float | None]) -> int | None:

@@ -1,29 +1,32 @@
 """Who wins the interleaved rounds, and whether that is more than noise.
 
 All entrants were timed in the same rounds, so drift and power capping hit all alike: what counts is
-the paired ratio within a round, not the absolute figure.
+the paired ratio within a round, not the absolute figure. Those that were beaten early have fewer
+rounds than the others, the first ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
-from tuner.evaluate.paired import slower
-from tuner.trial import Candidate, Measurement
+from tuner.evaluate.paired import beaten, ratio, slower
+from tuner.trial import Candidate
 
 
 @dataclass(frozen=True)
 class Verdict:
     winner: Candidate
-    order: tuple[Candidate, ...]  # all entrants, fastest median first
-    tied: tuple[Candidate, ...]  # those the rounds cannot tell from the fastest, without the winner
-    margin: float | None  # best median among the others over the winner's, minus 1
+    order: tuple[Candidate, ...]  # all entrants, fastest first
+    # whom another search might crown: those that are not beaten by a margin
+    tied: tuple[Candidate, ...]
+    margin: float | None  # by which the fastest of the others is slower than the winner
     kept_default: bool  # the default won, though it was not the fastest
 
 
 def decide(
-    entrants: Mapping[Candidate, Measurement],
+    samples_ms: Mapping[Candidate, Sequence[float]],
     default: Candidate | None,
     rank: Callable[[Candidate], int],
 ) -> Verdict:
@@ -32,21 +35,31 @@ def decide(
     Among the entrants that are not beaten beyond the noise by the fastest, the default wins, else
     the first by `rank`: so two searches that see the same tie name the same winner.
 
+    Args:
+        samples_ms: of every entrant, by round.
+
     Raises:
         ValueError: there are no entrants.
     """
-    if not entrants:
-        raise ValueError("entrants is empty, but finals need at least one")
-    order = tuple(sorted(entrants, key=lambda c: (entrants[c].median_ms, rank(c))))
-    fastest = order[0]
-    tie = [c for c in order if not slower(entrants[c].samples_ms, entrants[fastest].samples_ms)]
+    if not samples_ms:
+        raise ValueError("samples_ms is empty, but finals need at least one entrant")
+    most = max(map(len, samples_ms.values()))
+    last = [c for c, samples in samples_ms.items() if len(samples) == most]
+    fastest = min(last, key=lambda c: (median(samples_ms[c]), rank(c)))
+    tie = [c for c in last if not slower(samples_ms[c], samples_ms[fastest])]
     winner = default if default in tie else min(tie, key=rank)
     assert winner is not None  # the fastest is always in its own tie
-    others = [entrants[c].median_ms for c in order if c != winner]
+    ratios = {c: ratio(samples, samples_ms[winner]) for c, samples in samples_ms.items()}
+    order = tuple(sorted(samples_ms, key=lambda c: (ratios[c], rank(c))))
+    others = [c for c in order if c != winner]
     return Verdict(
         winner=winner,
         order=order,
-        tied=tuple(c for c in tie if c != winner),
-        margin=min(others) / entrants[winner].median_ms - 1 if others else None,
+        tied=tuple(
+            c
+            for c in others
+            if not any(beaten(samples_ms[c], samples_ms[by]) for by in (winner, fastest))
+        ),
+        margin=ratios[others[0]] - 1 if others else None,
         kept_default=winner == default and winner != fastest,
     )

@@ -24,7 +24,7 @@ class Options:
     seed: int = 0
     force: bool = False  # search though there is a fresh record, and measure everything anew
     templates: tuple[str, ...] | None = None  # None: all that serve the target
-    rounds: int = 8  # of the finals, at least
+    rounds: int = 16  # of the finals beside the peers, at least
 
     def __post_init__(self) -> None:
         if self.trials is not None and self.trials < 1:

@@ -106,7 +106,8 @@ def _record(
     exploration: Exploration, race: Race, default: Candidate | None, incumbent: Record | None
 ) -> Record:
     executor, problem = exploration.executor, exploration.problem
-    verdict = finals.decide(race.entrants, default, exploration.candidates.rank)
+    samples_ms = {candidate: race.samples_ms(candidate) for candidate in race.entrants}
+    verdict = finals.decide(samples_ms, default, exploration.candidates.rank)
     winner = verdict.winner
     trial = exploration.trials[winner].measurement
     measurement = race.entrants[winner]

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import random
 
-from tuner.evaluate.paired import settled, slower
+import pytest
+
+from tuner.evaluate.paired import beaten, ratio, settled, slower
 
 
 def test_drift_that_hits_all_alike_does_not_hide_a_difference() -> None:
@@ -44,3 +46,19 @@ def test_more_rounds_settle_it() -> None:
     lanes = [noisy(1.0, 0.006, 40, seed) for seed in (1, 2)]
     assert not settled([lane[:5] for lane in lanes])
     assert settled(lanes)
+
+
+def test_beaten_is_who_would_be_slower_in_hardly_any_other_race() -> None:
+    calm = noisy(1.0, 0.001, 11)
+    close, behind = noisy(1.005, 0.001, 11, 1), noisy(1.02, 0.001, 11, 1)
+    assert slower(close, calm)
+    assert not beaten(close, calm)
+    assert beaten(behind, calm)
+    assert not beaten(calm, behind)
+    assert not beaten(noisy(1.02, 0.05, 11, 1), calm)
+    assert beaten([1.02], [1.0])
+    assert not beaten([1.004], [1.0])
+
+
+def test_a_ratio_is_of_the_rounds_that_both_ran_in() -> None:
+    assert ratio([1.1, 2.2, 3.3], [1.0, 2.0, 3.0, 1.0, 1.0]) == pytest.approx(1.1)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
 from itertools import pairwise, permutations
 
 import pytest
 
 from tuner.evaluate import timing
-from tuner.evaluate.rounds import Lane, interleave, oddest
-from tuner.evaluate.sensor import Sensor
 
 
 class Kernel:
@@ -109,120 +106,3 @@ def test_across_rounds_nobody_has_one_predecessor_most_of_the_time(count: int) -
     follows = Counter(pairwise(ran))
     assert all(follows[pair] >= 2 for pair in permutations(range(count), 2))
     assert max(follows.values()) <= rounds / 2
-
-
-def test_rounds_are_interleaved() -> None:
-    ran: list[str] = []
-    lanes = [Lane(name, lambda name=name: ran.append(name)) for name in ("a", "b", "c")]  # type: ignore[misc]
-
-    class Stopwatch:
-        sensor = Sensor(None)
-
-        def __call__(self, launch: Callable[[], object], launches: int) -> float:
-            launch()
-            return 15.0
-
-    announced: list[str] = []
-    for lane in lanes:
-        lane.prepare(Stopwatch())
-    ran.clear()
-    interleave(lanes, 3, Stopwatch(), announced.append)
-    # A warm-up comes first. Three lanes are alike after four rounds.
-    assert ran == announced == [*"abc", *"acb", *"bac", *"cab", *"bca"]
-    assert all(lane.samples_ms == [15.0] * 4 for lane in lanes)
-    interleave([], 3, Stopwatch())
-
-
-def test_after_a_far_slower_lane_the_next_one_runs_unmeasured_first() -> None:
-    runs: list[tuple[str, int]] = []
-
-    class Stopwatch:
-        sensor = Sensor(None)
-
-        def __call__(self, launch: Callable[[], object], launches: int) -> float:
-            name = str(launch())
-            runs.append((name, launches))
-            return {"quick": 1.0, "like it": 1.5, "slow": 3.0}[name]
-
-    names = ("quick", "like it", "slow")
-    lanes = [Lane(name, lambda name=name: name, 7) for name in names]  # type: ignore[misc]
-    interleave(lanes, 4, Stopwatch())
-    del runs[:3]  # the warm-up
-    settling = {"quick": 60, "like it": 40}  # launches that last 60 ms
-    follows = [(runs[i - 1][0], *runs[i]) for i in range(1, len(runs))]
-    after_slow = [(name, launches) for before, name, launches in follows if before == "slow"]
-    assert after_slow
-    assert all(name == "slow" or launches == settling[name] for name, launches in after_slow)
-    elsewhere = [launches for before, _, launches in follows if before != "slow"]
-    assert set(elsewhere) == {7}
-    assert [len(lane.samples_ms) for lane in lanes] == [4] * 3
-
-
-class Clocked(Sensor):
-    """Reads the clocks that a test gives it."""
-
-    def __init__(self, clocks: list[int]) -> None:
-        super().__init__(None)
-        self._given = iter(clocks)
-
-    def read(self) -> None:
-        self._clocks.append(next(self._given))
-        self._powers.append(600.0)
-
-
-def test_a_round_at_an_odd_clock_is_taken_again() -> None:
-    class Stopwatch:
-        # Two lanes: a warm-up, six rounds of which the third is odd, and that once more.
-        sensor = Clocked([1, 1, *[1500, 1510] * 2, 900, 905, *[1490, 1500] * 3, 1500, 1500])
-        calls = 0
-
-        def __call__(self, launch: Callable[[], object], launches: int) -> float:
-            self.calls += 1
-            self.sensor.read()
-            return 100.0 + self.calls
-
-    lanes = [Lane(name, lambda: None, 1) for name in "ab"]
-    stopwatch = Stopwatch()
-    interleave(lanes, 5, stopwatch)
-    assert stopwatch.calls == 2 + 2 * 6 + 2
-    assert [len(lane.samples_ms) for lane in lanes] == [6, 6]
-    assert {lane.samples_ms[2] for lane in lanes} == {115.0, 116.0}
-
-
-def test_a_clock_that_stays_odd_does_not_hold_up_a_race() -> None:
-    class Stopwatch:
-        sensor = Clocked([1, *[1500, 900] * 50])
-
-        def __call__(self, launch: Callable[[], object], launches: int) -> float:
-            self.sensor.read()
-            return 1.0
-
-    (lane,) = lanes = [Lane("a", lambda: None, 1)]
-    interleave(lanes, 6, Stopwatch())
-    assert len(lane.samples_ms) == 6
-
-
-@pytest.mark.parametrize(("settled_after", "rounds"), [(0, 6), (7, 8), (99, 12)])
-def test_rounds_go_on_until_it_is_settled_or_they_have_doubled(
-    settled_after: int, rounds: int
-) -> None:
-    class Stopwatch:
-        sensor = Sensor(None)
-
-        def __call__(self, launch: Callable[[], object], launches: int) -> float:
-            return 15.0
-
-    lanes = [Lane(name, lambda: None, 1) for name in "ab"]
-
-    def settled() -> bool:
-        assert len({len(lane.samples_ms) for lane in lanes}) == 1
-        return len(lanes[0].samples_ms) >= settled_after
-
-    interleave(lanes, 5, Stopwatch(), settled=settled)
-    assert [len(lane.samples_ms) for lane in lanes] == [rounds] * 2
-
-
-def test_unknown_clocks_are_not_odd() -> None:
-    assert oddest([None, None]) is None
-    assert oddest([1500.0, None, 1480.0]) is None
-    assert oddest([1500.0, 1500.0, 1400.0]) == 2

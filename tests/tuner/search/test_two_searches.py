@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ EXECUTOR = ReplayExecutor(shipped_spaces())
 
 
 @pytest.mark.parametrize("problem", EXECUTOR.problems, ids=str)
-def test_other_seeds_crown_the_same_config_or_one_that_is_as_good(
+def test_other_seeds_crown_the_same_config_or_both_name_the_tie(
     problem: Problem, tmp_path: Path
 ) -> None:
     found: list[Record] = []
@@ -27,15 +27,8 @@ def test_other_seeds_crown_the_same_config_or_one_that_is_as_good(
             (one,) = search([problem], EXECUTOR, store, [], Options(seed=seed), lambda event: None)
         assert one is not None
         found.append(one)
-    for one, other in combinations(found, 2):
-        if one.candidate == other.candidate:
-            continue
-        if str(one.candidate) in other.tied or str(other.candidate) in one.tied:
-            continue
-        # A search tries 60 of up to 900 configs: by another seed it may miss the best. But not one
-        # that matters: of 14 seeds on these spaces the worst was 2.2 % off.
-        times = sorted(record.measurement.median_ms for record in (one, other))
-        assert times[1] < 1.03 * times[0]
+    for one, other in permutations(found, 2):
+        assert one.candidate == other.candidate or str(other.candidate) in one.tied
 
 
 def test_the_same_seed_crowns_the_same_from_scratch(tmp_path: Path) -> None:

@@ -1,0 +1,157 @@
+"""Interleaved rounds: in whose order, at which clock, and until when the fastest go on alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from tuner.evaluate import paired
+from tuner.evaluate.rounds import DECIDE_S, Lane, decide, interleave, oddest
+from tuner.evaluate.sensor import Sensor
+
+
+def test_rounds_are_interleaved() -> None:
+    ran: list[str] = []
+    lanes = [Lane(name, lambda name=name: ran.append(name)) for name in ("a", "b", "c")]  # type: ignore[misc]
+
+    class Stopwatch:
+        sensor = Sensor(None)
+
+        def __call__(self, launch: Callable[[], object], launches: int) -> float:
+            launch()
+            return 15.0
+
+    announced: list[str] = []
+    for lane in lanes:
+        lane.prepare(Stopwatch())
+    ran.clear()
+    interleave(lanes, 3, Stopwatch(), announced.append)
+    # A warm-up comes first. Three lanes are alike after four rounds.
+    assert ran == announced == [*"abc", *"acb", *"bac", *"cab", *"bca"]
+    assert all(lane.samples_ms == [15.0] * 4 for lane in lanes)
+    interleave([], 3, Stopwatch())
+
+
+def test_after_a_far_slower_lane_the_next_one_runs_unmeasured_first() -> None:
+    runs: list[tuple[str, int]] = []
+
+    class Stopwatch:
+        sensor = Sensor(None)
+
+        def __call__(self, launch: Callable[[], object], launches: int) -> float:
+            name = str(launch())
+            runs.append((name, launches))
+            return {"quick": 1.0, "like it": 1.5, "slow": 3.0}[name]
+
+    names = ("quick", "like it", "slow")
+    lanes = [Lane(name, lambda name=name: name, 7) for name in names]  # type: ignore[misc]
+    interleave(lanes, 4, Stopwatch())
+    del runs[:3]  # the warm-up
+    settling = {"quick": 60, "like it": 40}  # launches that last 60 ms
+    follows = [(runs[i - 1][0], *runs[i]) for i in range(1, len(runs))]
+    after_slow = [(name, launches) for before, name, launches in follows if before == "slow"]
+    assert after_slow
+    assert all(name == "slow" or launches == settling[name] for name, launches in after_slow)
+    elsewhere = [launches for before, _, launches in follows if before != "slow"]
+    assert set(elsewhere) == {7}
+    assert [len(lane.samples_ms) for lane in lanes] == [4] * 3
+
+
+class Clocked(Sensor):
+    """Reads the clocks that a test gives it."""
+
+    def __init__(self, clocks: list[int]) -> None:
+        super().__init__(None)
+        self._given = iter(clocks)
+
+    def read(self) -> None:
+        self._clocks.append(next(self._given))
+        self._powers.append(600.0)
+
+
+def test_a_round_at_an_odd_clock_is_taken_again() -> None:
+    class Stopwatch:
+        # Two lanes: a warm-up, six rounds of which the third is odd, and that once more.
+        sensor = Clocked([1, 1, *[1500, 1510] * 2, 900, 905, *[1490, 1500] * 3, 1500, 1500])
+        calls = 0
+
+        def __call__(self, launch: Callable[[], object], launches: int) -> float:
+            self.calls += 1
+            self.sensor.read()
+            return 100.0 + self.calls
+
+    lanes = [Lane(name, lambda: None, 1) for name in "ab"]
+    stopwatch = Stopwatch()
+    interleave(lanes, 5, stopwatch)
+    assert stopwatch.calls == 2 + 2 * 6 + 2
+    assert [len(lane.samples_ms) for lane in lanes] == [6, 6]
+    assert {lane.samples_ms[2] for lane in lanes} == {115.0, 116.0}
+
+
+def test_a_clock_that_stays_odd_does_not_hold_up_a_race() -> None:
+    class Stopwatch:
+        sensor = Clocked([1, *[1500, 900] * 50])
+
+        def __call__(self, launch: Callable[[], object], launches: int) -> float:
+            self.sensor.read()
+            return 1.0
+
+    (lane,) = lanes = [Lane("a", lambda: None, 1)]
+    interleave(lanes, 6, Stopwatch())
+    assert len(lane.samples_ms) == 6
+
+
+class Racetrack:
+    """Times lanes that take what their launch says, give or take, and counts the seconds."""
+
+    sensor = Sensor(None)
+
+    def __init__(self, noise: float, seed: int = 0) -> None:
+        self.seconds = 0.0
+        self._noise, self._random = noise, random.Random(seed)
+
+    def __call__(self, launch: Callable[[], object], launches: int) -> float:
+        ms = float(str(launch())) * (1 + self._random.gauss(0, self._noise))
+        self.seconds += launches * ms / 1000
+        return ms
+
+    def lanes(self, *ms: float) -> list[Lane]:
+        return [Lane(f"{each}", lambda each=each: each, 15) for each in ms]  # type: ignore[misc]
+
+
+def test_the_fastest_go_on_alone_until_they_are_told_apart() -> None:
+    track = Racetrack(noise=0.03)
+    lanes = track.lanes(1.0, 1.02, 1.04, 1.3)
+    interleave(lanes, 8, track)
+    before, began = [list(lane.samples_ms) for lane in lanes], track.seconds
+    decide(lanes, track, clock=lambda: track.seconds)
+    counts = [len(lane.samples_ms) for lane in lanes]
+    assert counts[0] == counts[1] > counts[2] >= counts[3] == 8  # the beaten leave
+    assert [lane.samples_ms[:8] for lane in lanes] == before
+    assert paired.slower(lanes[1].samples_ms, lanes[0].samples_ms)
+    assert track.seconds - began < DECIDE_S
+
+
+def test_those_that_are_alike_are_raced_for_some_seconds_only() -> None:
+    track = Racetrack(noise=0.03)
+    lanes = track.lanes(1.0, 1.0, 1.0)
+    interleave(lanes, 8, track)
+    began = track.seconds
+    decide(lanes, track, clock=lambda: track.seconds)
+    assert DECIDE_S <= track.seconds - began < 1.2 * DECIDE_S
+    assert sum(len(lane.samples_ms) > 40 for lane in lanes) >= 2
+
+
+def test_nothing_is_run_where_there_is_nothing_to_tell() -> None:
+    track = Racetrack(noise=0.0)
+    for lanes in ([], track.lanes(1.0), track.lanes(1.0, 1.0), track.lanes(1.0, 1.01)):
+        interleave(lanes, 8, track)
+        began = track.seconds
+        decide(lanes, track)
+        assert track.seconds == began
+
+
+def test_unknown_clocks_are_not_odd() -> None:
+    assert oddest([None, None]) is None
+    assert oddest([1500.0, None, 1480.0]) is None
+    assert oddest([1500.0, 1500.0, 1400.0]) == 2
