@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -55,7 +54,7 @@ class Watch:
         if isinstance(event, TrialEnded):
             self.trials += 1
         elif isinstance(event, ProblemEnded):
-            self.seconds = _add(self.seconds, event.seconds)
+            self.seconds += event.seconds
             if event.record is None:
                 self._failures.update(event.reasons)
                 self._cut_short |= event.cut_short
@@ -212,7 +211,3 @@ def _counts(counts: Mapping[Outcome, int]) -> str:
 
 def _eta(seconds: float | None) -> str:
     return "" if seconds is None else f", {seconds:.0f} s left"
-
-
-def _add(a: Seconds, b: Seconds) -> Seconds:
-    return Seconds(**{name: value + getattr(b, name) for name, value in asdict(a).items()})

@@ -63,6 +63,11 @@ class CompileFarm:
                 self._known[key] = future
             return future
 
+    def warm_up(self) -> None:
+        """Start the processes, which takes seconds, before there is anything to compile."""
+        for _ in range(self.slots):
+            self._threads.submit(lambda: self._compiler().start())
+
     def close(self) -> None:
         """Kill the processes and cancel what waits. Safe to call twice."""
         with self._lock:

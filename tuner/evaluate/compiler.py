@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from kernels.attention.problem import Specialization
@@ -43,6 +44,11 @@ class Compiler:
         self._deadline_s = deadline_s
         self._spill_limit = spill_limit
         self._worker = Worker(factory, options, environment)
+
+    def start(self) -> None:
+        """Start the process, unless it runs. Where that fails, the first compilation says so."""
+        with suppress(WorkerError):
+            self._worker.start()
 
     def compile(
         self, candidate: Candidate, specialization: Specialization, capability: int

@@ -77,6 +77,7 @@ class LocalExecutor(Executor):
         )
         self.compile_slots = self._farm.slots
         self.evaluate_slots = len(devices)
+        self._farm.warm_up()  # while the GPU's process gets ready
         try:
             self.target = self._greet()
         except BaseException:

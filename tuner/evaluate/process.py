@@ -99,6 +99,21 @@ class Worker:
         """Process id, and group, of the running child; None before a start and after a death."""
         return self._child.process.pid if self._child else None
 
+    def start(self) -> None:
+        """Start the child, unless it runs.
+
+        Raises:
+            Timeout, Crashed: it did not get ready.
+        """
+        with self._lock:
+            if self._closed:
+                raise Crashed("the worker was closed")
+            try:
+                self._child = self._child or self._start()
+            except BaseException:
+                self._drop()
+                raise
+
     def request(self, name: str, arguments: Mapping[str, Any], deadline_s: float) -> Any:
         """Call the handler `name` in the child, which is started first if it is not running.
 

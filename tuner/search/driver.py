@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kernels.attention.problem import Problem, Specialization
 from tuner.evaluate.executor import Executor
@@ -21,7 +21,7 @@ from tuner.search import neighbours
 from tuner.search.budget import Budget
 from tuner.search.events import Event, Observer, ProblemEnded, ProblemSkipped, Seconds
 from tuner.search.exploration import Exploration, defaults
-from tuner.search.forerun import Binaries, Forerunner, Job
+from tuner.search.forerun import Forerunner, Job
 from tuner.search.options import Options
 from tuner.search.turns import Skip, Turns
 from tuner.search.verdict import Final, begin, crown, incumbent_of
@@ -96,9 +96,8 @@ class _Search:
         self._budget = Budget(options.budget_s, len(problems))
         self._seeds = list(inherited)
         self._results: list[Record | None] = [None] * len(problems)
-        self._binaries: Binaries = set()
-        self._forerunner = Forerunner(executor, self._binaries)
-        self._turns = Turns(problems, executor, store, options, self._forerunner, self._binaries)
+        self._forerunner = Forerunner(executor)
+        self._turns = Turns(problems, executor, store, options, self._forerunner)
         self._opened: dict[int, Exploration | Skip] = {}
         self._racing: deque[_Racing] = deque()
         self._finals_s = 0.0  # of the last ones
@@ -107,6 +106,7 @@ class _Search:
         count = len(self._problems)
         played: list[int] = []
         for index, problem in enumerate(self._problems):
+            began = time.monotonic()
             turn = self._open(index)
             if self._budget.spent and isinstance(turn, Exploration):
                 turn = Skip("the time was up before its turn")
@@ -114,7 +114,7 @@ class _Search:
                 self._results[index] = turn.record
                 self._observer(ProblemSkipped(problem, index, count, turn.record, turn.reason))
             else:
-                self._play(index, turn, count - index)
+                self._play(index, turn, count - index, began)
                 played.append(index)
         self._settle_all()
         self._revisit(played)
@@ -130,13 +130,13 @@ class _Search:
             self._opened[index] = self._turns.open(self._problems[index], self._seeds)
         return self._opened[index]
 
-    def _play(self, index: int, exploration: Exploration, problems: int) -> None:
+    def _play(self, index: int, exploration: Exploration, problems: int, began: float) -> None:
         """Explore, start the finals, and keep the verdicts that are there.
 
         Args:
             problems: still to be searched, this one included.
+            began: when this problem's turn did.
         """
-        began = time.monotonic()
         exploration.seconds = Seconds()
         problem, incumbent = exploration.problem, incumbent_of(exploration, self._seeds)
         own = [incumbent.candidate] if incumbent else []
@@ -164,7 +164,7 @@ class _Search:
             self._store.add_record(record)
             self._seeds = [*(r for r in self._seeds if r.key != record.key), record]
             self._results[oldest.index] = record
-        compiling = exploration.seconds.compiling + self._forerunner.take_seconds()
+        compiling = self._forerunner.take_seconds()
         wall = oldest.wall + time.monotonic() - began
         self._observer(
             ProblemEnded(
@@ -172,7 +172,7 @@ class _Search:
                 record,
                 exploration.counts,
                 exploration.reasons,
-                replace(exploration.seconds, wall=wall, compiling=compiling),
+                exploration.seconds + Seconds(wall=wall, compiling=compiling),
                 exploration.cut_short,
             )
         )
@@ -199,7 +199,7 @@ class _Search:
         for number, index in enumerate(chosen):
             turn = self._opened[index]
             if isinstance(turn, Exploration) and not self._budget.spent:
-                self._play(index, turn, len(chosen) - number)
+                self._play(index, turn, len(chosen) - number, time.monotonic())
 
     def _coming(self, index: int) -> Iterator[Job]:
         """What the problems after number `index` start from: the defaults of those that share its

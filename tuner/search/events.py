@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from kernels.attention.problem import Problem
 from tuner.record import Record
@@ -21,6 +21,9 @@ class Seconds:
     timing: float = 0.0
     finals: float = 0.0
     waiting: float = 0.0  # with nothing compiled to evaluate
+
+    def __add__(self, other: Seconds) -> Seconds:
+        return Seconds(*(a + b for a, b in zip(astuple(self), astuple(other))))
 
     @property
     def searching(self) -> float:

@@ -6,7 +6,6 @@ import math
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -18,7 +17,7 @@ from tuner.search import neighbours, samplers
 from tuner.search.budget import Budget
 from tuner.search.candidates import CandidateSet
 from tuner.search.events import Observer, ProblemStarted, Seconds, TrialEnded
-from tuner.search.forerun import Binaries, Forerunner, Job
+from tuner.search.forerun import Forerunner, Job
 from tuner.search.objective import MARK
 from tuner.search.proposals import Proposals
 from tuner.search.recollection import recalled
@@ -27,8 +26,8 @@ from tuner.store import Store
 from tuner.trial import Candidate, Outcome, Trial
 
 # Proposals under way at once while there are fewer trials than that: a model that learns from each
-# trial before it proposes the next is within 2 % of the best in less than half the evaluations
-# (docs/samplers.md, batches of 16). What the cores could compile besides is left to the forerunner.
+# trial before it proposes the next needs fewer (docs/samplers.md: one at a time and in batches of
+# 8). What the cores could compile besides is left to the forerunner.
 _LEAST_AHEAD = 8
 _LIKELY = 8  # candidates that the model thinks of next, for idle compilers
 # A candidate whose binary is there is preferred to others of up to so many times its merit; among
@@ -46,7 +45,7 @@ class Exploration:
         others: problems whose trials may be known and say something of this one's.
         trials: how many trials to have in the end, those of earlier searches included.
         forget: do not count on trials of earlier searches for this problem.
-        forerunner: whose binaries cost no more, and who takes the compilers that are left over.
+        forerunner: who takes the compilers that are left over, and knows all that is compiled.
     """
 
     def __init__(
@@ -62,7 +61,6 @@ class Exploration:
         trials: int,
         forget: bool = False,
         forerunner: Forerunner | None = None,
-        binaries: Binaries | None = None,
     ) -> None:
         self.problem = problem
         self.candidates = candidates
@@ -90,14 +88,14 @@ class Exploration:
             space, sampler, seed, self.trials.values(),
             [*self.defaults, *neighbours.winners(problem, records, candidates)], prior,
         )  # fmt: skip
+        self._sampler = sampler
         self._learns = sampler in samplers.LEARNING
         # Of new trials, over all runs: proposed, ended, and how many there shall be.
         self._started = 0
         self._done = 0
         self._target = max(0, trials - len(self.trials))
         self._done_before = 0  # in earlier runs
-        self._binaries = set() if binaries is None else binaries
-        self._forerunner = forerunner or Forerunner(executor, self._binaries)
+        self._forerunner = forerunner or Forerunner(executor)
         self._compiling: dict[Future[Compilation], Candidate] = {}
         self._evaluating: dict[Future[Evaluation], Compilation] = {}
         self._ready: deque[Compilation] = deque()
@@ -164,6 +162,8 @@ class Exploration:
             )
         )  # fmt: skip
         self.cut_short = True
+        self._submit()
+        samplers.warm_up(self._sampler)  # while the first candidates are compiled
         try:
             while self._submit():
                 now = budget.clock()
@@ -173,8 +173,7 @@ class Exploration:
                 timeout = None if math.isinf(left) else left
                 done, _ = wait(futures, timeout=timeout, return_when=FIRST_COMPLETED)
                 if waiting:
-                    waited = self.seconds.waiting + budget.clock() - now
-                    self.seconds = replace(self.seconds, waiting=waited)
+                    self.seconds += Seconds(waiting=budget.clock() - now)
                 for future in futures:  # in the order of submission: the same seed, the same run
                     if future in done:
                         self._collect(future, observer, budget, began)
@@ -249,11 +248,8 @@ class Exploration:
                 self._again.append(candidate)
                 return
             compiled: Compilation = future.result()
-            binary = (compiled.candidate, self.problem.specialization)
-            if binary not in self._binaries:
-                self._binaries.add(binary)
-                spent = self.seconds.compiling + compiled.seconds
-                self.seconds = replace(self.seconds, compiling=spent)
+            spent = self._forerunner.note(compiled, self.problem.specialization)
+            self.seconds += Seconds(compiling=spent)
             if compiled.outcome is Outcome.OK:
                 self._ready.append(compiled)
             else:
@@ -261,10 +257,8 @@ class Exploration:
         else:
             compiled = self._evaluating.pop(future)
             evaluated: Evaluation = future.result()
-            self.seconds = replace(
-                self.seconds,
-                checking=self.seconds.checking + evaluated.checking,
-                timing=self.seconds.timing + evaluated.seconds - evaluated.checking,
+            self.seconds += Seconds(
+                checking=evaluated.checking, timing=evaluated.seconds - evaluated.checking
             )
             self._end(compiled, evaluated, observer, budget, began)
 

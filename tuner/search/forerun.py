@@ -13,27 +13,23 @@ from itertools import chain
 
 from kernels.attention.problem import Problem, Specialization
 from tuner.evaluate.executor import Compilation, Executor
-from tuner.trial import Candidate
+from tuner.trial import Candidate, Outcome
 
-Binaries = set[tuple[Candidate, Specialization]]
+Binary = tuple[Candidate, Specialization]
 Job = tuple[Problem, Candidate]
 
 
 class Forerunner:
-    """Compilations nobody waits for yet. Their binaries stay with the executor, which serves an
-    equal compilation later at once.
+    """Compilations nobody waits for yet, and what came of all. Their binaries stay with the
+    executor, which serves an equal compilation later at once."""
 
-    Args:
-        binaries: what is compiled already, and so costs no more; added to.
-    """
-
-    def __init__(self, executor: Executor, binaries: Binaries) -> None:
+    def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._binaries = binaries
+        self._ended: dict[Binary, Outcome] = {}
         self._jobs: Iterator[Job] = iter(())
         self._afterwards: Iterator[Job] = iter(())
         self._under_way: dict[Future[Compilation], Job] = {}
-        self._asked: Binaries = set()
+        self._asked: set[Binary] = set()
         self._seconds = 0.0
 
     def plan(self, jobs: Iterable[Job], afterwards: Iterable[Job] = ()) -> None:
@@ -53,14 +49,27 @@ class Forerunner:
                 return
             problem, candidate = job
             binary = candidate, problem.specialization
-            if binary not in self._binaries and binary not in self._asked:
+            if binary not in self._ended and binary not in self._asked:
                 self._asked.add(binary)
                 self._under_way[self._executor.compile(problem, candidate)] = job
 
     def compiled(self, specialization: Specialization) -> list[Candidate]:
         """Candidates whose binaries for `specialization` are there."""
         self._reap()
-        return [candidate for candidate, of in self._binaries if of == specialization]
+        return [
+            candidate
+            for (candidate, of), outcome in self._ended.items()
+            if of == specialization and outcome is Outcome.OK
+        ]
+
+    def note(self, compiled: Compilation, specialization: Specialization) -> float:
+        """Take note of a compilation that somebody waited for; its CPU seconds, 0 if it cost none
+        since it is known."""
+        binary = compiled.candidate, specialization
+        if binary in self._ended:
+            return 0.0
+        self._ended[binary] = compiled.outcome
+        return compiled.seconds
 
     def take_seconds(self) -> float:
         """CPU seconds of compilations that ended since the last call."""
@@ -71,12 +80,10 @@ class Forerunner:
     def _reap(self) -> None:
         for future in [future for future in self._under_way if future.done()]:
             problem, candidate = self._under_way.pop(future)
-            binary = candidate, problem.specialization
             if future.cancelled():
-                self._asked.discard(binary)
-            elif binary not in self._binaries:
-                self._binaries.add(binary)
-                self._seconds += future.result().seconds
+                self._asked.discard((candidate, problem.specialization))
+            else:
+                self._seconds += self.note(future.result(), problem.specialization)
 
 
 def _drawn(likely: Callable[[], Sequence[Job]]) -> Iterator[Job]:

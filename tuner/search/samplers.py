@@ -22,6 +22,14 @@ LEARNING = ("surrogate", "tpe", "gp")  # whose proposals are the better the more
 FAILED = "failed"
 
 
+def warm_up(name: str) -> None:
+    """Load what the first proposals of a sampler need, which can take a second."""
+    if name == "surrogate":
+        import scipy.linalg
+        import scipy.optimize
+        import scipy.special  # noqa: F401
+
+
 def create(
     name: str, seed: int, space: SearchSpace, prior: Array | None = None
 ) -> optuna.samplers.BaseSampler:

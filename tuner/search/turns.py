@@ -12,7 +12,7 @@ from tuner.record import Record
 from tuner.search import neighbours
 from tuner.search.candidates import CandidateSet, enumerate_candidates
 from tuner.search.exploration import Exploration
-from tuner.search.forerun import Binaries, Forerunner
+from tuner.search.forerun import Forerunner
 from tuner.search.options import Options
 from tuner.search.recollection import recalled
 from tuner.search.space import search_space
@@ -40,14 +40,12 @@ class Turns:
         store: Store,
         options: Options,
         forerunner: Forerunner,
-        binaries: Binaries,
     ) -> None:
         self._problems = problems
         self._executor = executor
         self._store = store
         self._options = options
         self._forerunner = forerunner
-        self._binaries = binaries
 
     def open(self, problem: Problem, seeds: Sequence[Record]) -> Exploration | Skip:
         """The exploration of `problem`, not yet run, or why there is none.
@@ -71,7 +69,7 @@ class Turns:
             problem, candidates, self._executor, self._store, seeds,
             [*self._problems, *(record.problem for record in seeds)],
             self._options.sampler, self._options.seed, wanted,
-            self._options.force, self._forerunner, self._binaries,
+            self._options.force, self._forerunner,
         )  # fmt: skip
 
     def candidates(self, problem: Problem) -> CandidateSet:

@@ -12,7 +12,7 @@ from tuner.evaluate.executor import Race
 from tuner.evaluate.timing import spread
 from tuner.record import Record, Rival
 from tuner.search import finals
-from tuner.search.events import FinalsStarted, Observer
+from tuner.search.events import FinalsStarted, Observer, Seconds
 from tuner.search.exploration import Exploration, utc_now
 from tuner.search.objective import MARK
 from tuner.trial import Candidate, Outcome
@@ -77,8 +77,7 @@ def crown(final: Final) -> Record | None:
     exploration = final.exploration
     race = final.race.result()
     ended = final.ended or time.monotonic()  # whoever waits may be told before we are
-    spent = exploration.seconds.finals + ended - final.began
-    exploration.seconds = replace(exploration.seconds, finals=spent)
+    exploration.seconds += Seconds(finals=ended - final.began)
     if not race.entrants:
         for reason in race.dropped.values():
             exploration.reasons[f"{Outcome.CRASHED.value}: {reason}"] += 1

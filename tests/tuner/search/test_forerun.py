@@ -4,7 +4,7 @@ from concurrent.futures import Future
 
 from tuner.evaluate.executor import Compilation
 from tuner.search.candidates import enumerate_candidates
-from tuner.search.forerun import Binaries, Forerunner
+from tuner.search.forerun import Forerunner
 from tuner.trial import Candidate, Outcome
 
 from .conftest import ToyExecutor, problem
@@ -30,9 +30,9 @@ class Pending(ToyExecutor):
 
 
 def test_what_is_planned_goes_before_what_is_likely_and_only_into_free_places(toy) -> None:
-    executor, binaries = Pending(), set()
+    executor = Pending()
     a, b, c, d, *_ = enumerate_candidates(P.specialization, 90).feasible
-    forerunner = Forerunner(executor, binaries)
+    forerunner = Forerunner(executor)
     forerunner.plan([(P, a), (P, b)])
     forerunner.fill(3, lambda: [(P, b), (P, c), (P, d)])
     assert executor.compiled == [a, b, c]
@@ -46,21 +46,23 @@ def test_what_is_planned_goes_before_what_is_likely_and_only_into_free_places(to
 def test_nothing_is_compiled_twice_and_seconds_count_once(toy) -> None:
     executor = Pending()
     a, b, *_ = enumerate_candidates(P.specialization, 90).feasible
-    binaries: Binaries = {(a, P.specialization)}
-    forerunner = Forerunner(executor, binaries)
+    forerunner = Forerunner(executor)
+    known = Compilation(a, Outcome.SPILLS, seconds=3.0)
+    assert forerunner.note(known, P.specialization) == 3.0
+    assert forerunner.note(known, P.specialization) == 0.0
     forerunner.plan([(P, a), (problem(8192), a), (P, b), (problem(8192), b)])
     forerunner.fill(8)
     assert executor.compiled == [b]
     executor.finish(0)
     assert forerunner.take_seconds() == 2.0
     assert forerunner.take_seconds() == 0.0
-    assert (b, P.specialization) in binaries
+    assert forerunner.compiled(P.specialization) == [b]  # not what failed
 
 
 def test_what_was_cancelled_may_be_compiled_again(toy) -> None:
     executor = Pending()
     a, *_ = enumerate_candidates(P.specialization, 90).feasible
-    forerunner = Forerunner(executor, set())
+    forerunner = Forerunner(executor)
     forerunner.plan([(P, a)])
     forerunner.fill(1)
     executor.futures[0].cancel()
@@ -71,7 +73,7 @@ def test_what_was_cancelled_may_be_compiled_again(toy) -> None:
 def test_what_is_for_afterwards_waits_for_what_is_likely(toy) -> None:
     executor = Pending()
     a, b, c, d, *_ = enumerate_candidates(P.specialization, 90).feasible
-    forerunner = Forerunner(executor, set())
+    forerunner = Forerunner(executor)
     forerunner.plan([(P, a)], [(P, b), (P, d)])
     forerunner.fill(2, lambda: [(P, c)])
     assert executor.compiled == [a, c]
