@@ -98,6 +98,11 @@ class Executor(ABC):
         """The version of the kernel that this executor's figures for `problem` speak of."""
         return registry.get(template).version
 
+    def lack(self, problem: Problem, candidate: Candidate) -> str | None:  # noqa: ARG002
+        """Why this executor has nothing to say of `candidate`, so that a search need not ask; None
+        if it can be tried. Cheap: asked of every feasible candidate."""
+        return None
+
     @abstractmethod
     def compile(self, problem: Problem, candidate: Candidate) -> Future[Compilation]: ...
 

@@ -57,6 +57,9 @@ class Rehearsal(Executor):
     def template_version(self, problem: Problem, template: str) -> str:
         return self._recorded.template_version(problem, template)
 
+    def lack(self, problem: Problem, candidate: Candidate) -> str | None:
+        return self._recorded.lack(problem, candidate)
+
     def compile(self, problem: Problem, candidate: Candidate) -> Future[Compilation]:
         return self._processes.compile(problem, candidate)
 

@@ -115,6 +115,10 @@ class ReplayExecutor(Executor):
         space = self._spaces.get(problem, {}).get(template)
         return "" if space is None else space.header.template_version
 
+    def lack(self, problem: Problem, candidate: Candidate) -> str | None:
+        recorded = self._trial(problem, candidate) is not None
+        return None if recorded else self._lack(problem, candidate.template)
+
     def compile(self, problem: Problem, candidate: Candidate) -> Future[Compilation]:
         trial = self._trial(problem, candidate)
         if trial is None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import prod
 
@@ -23,6 +23,11 @@ class CandidateSet:
     def rank(self, candidate: Candidate) -> int:
         """Position in the fixed order, which breaks ties; past the end for a stranger."""
         return self._ranks.get(candidate, len(self.feasible))
+
+    def only(self, wanted: Callable[[Candidate], bool]) -> CandidateSet:
+        """Those feasible candidates that are `wanted`."""
+        left = tuple(candidate for candidate in self.feasible if wanted(candidate))
+        return self if len(left) == len(self.feasible) else replace(self, feasible=left)
 
     def __contains__(self, candidate: object) -> bool:
         return candidate in self._ranks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -62,7 +63,7 @@ class Turns:
             return Skip(reason, own)
         unserved = self._executor.refuse(problem)
         if unserved is None and not candidates.feasible:
-            unserved = "; ".join(candidates.refusals) or "no config is feasible"
+            unserved = "; ".join(candidates.refusals) or self._lack(problem)
         if unserved is not None:
             return Skip(unserved)
         return Exploration(
@@ -73,9 +74,18 @@ class Turns:
         )  # fmt: skip
 
     def candidates(self, problem: Problem) -> CandidateSet:
-        """What may be tried for `problem`."""
+        """What may be tried for `problem`, and by this executor."""
+        everything = self._enumerated(problem)
+        return everything.only(lambda c: self._executor.lack(problem, c) is None)
+
+    def _enumerated(self, problem: Problem) -> CandidateSet:
         capability = self._executor.target.hardware.capability
         return enumerate_candidates(problem.specialization, capability, self._options.templates)
+
+    def _lack(self, problem: Problem) -> str:
+        """Why nothing can be tried for `problem`."""
+        lacks = Counter(self._executor.lack(problem, c) for c in self._enumerated(problem).feasible)
+        return next((why for why, _ in lacks.most_common() if why), "no config is feasible")
 
     def expected(self, problem: Problem, searched: Iterable[Problem]) -> list[Candidate]:
         """What may be tried for `problem`, by what the nearest of `searched` lets one expect, the

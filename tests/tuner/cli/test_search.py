@@ -18,7 +18,7 @@ from kernels.attention.config import Config
 from tuner.evaluate.replay import shipped_spaces
 from tuner.evaluate.space_file import read_space, write_space
 from tuner.evaluate.t4 import SUFFIXES
-from tuner.trial import Candidate
+from tuner.trial import Candidate, Outcome
 
 Run = Callable[..., Any]
 
@@ -109,8 +109,8 @@ def test_of_a_grid_what_is_recorded_is_searched(tuner: Run, spaces: Path, tmp_pa
 
 def test_a_budget_ends_the_search(search: Run) -> None:
     began = time.monotonic()
-    lines = search("--budget", "2s", "--trials", "300", "--json").json_lines
-    assert time.monotonic() - began < 2 * 1.1
+    lines = search("--budget", "6s", "--trials", "600", "--json").json_lines
+    assert time.monotonic() - began < 6 * 1.1
     ended = [line for line in lines if line["event"] == "ended"]
     assert len(ended) == len(lines[-1]["records"]) == 2
     for problem in ended:
@@ -163,11 +163,24 @@ def test_recordings_that_fit_no_present_kernel_are_said_to(
     assert said.status == 2
     *_, line, last = said.err.splitlines()
     why = f"none of the {len(former)} recorded configs of portable fits its present kernel: "
-    assert re.search(rf"stays in force \(\d+× rejected: {why}parameters are ", line)
-    assert last.startswith(
-        f"tuner: no candidate succeeded, so nothing was recorded: {why}parameters are"
-    )
-    assert "()" not in said.err
+    assert f": {why}parameters are " in line
+    assert last.startswith(f"tuner: {why}parameters are ")
+
+
+def test_a_replay_of_few_configs_tries_those_alone(
+    tuner: Run, spaces: Path, tmp_path: Path
+) -> None:
+    (path,) = (p for p in spaces.iterdir() if read_space(p).header.problem.causal)
+    trials = list(read_space(path).trials.values())
+    few = [trial for trial in trials if trial.outcome is Outcome.OK][:20]
+    folder = tmp_path / "few"
+    folder.mkdir()
+    write_space(folder / path.name, few)
+    words = ("--spaces", folder, "--db", tmp_path / "mine.db", "--causal")
+    said = tuner("search", *words, "--hdim", "256", "--seqlen", "512")
+    assert said.status == 0
+    assert "20 trials of 20 feasible configs" in said.err
+    assert "20 ok" in said.err
 
 
 def value_of(name: str, value: object) -> Callable[[Any], object]:
