@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 
-def step(qk, v, m_i, l_i, acc):
+def step(
+    qk: Tensor, v: Tensor, m_i: Tensor, l_i: Tensor, acc: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """The online softmax, on by one tile of keys. Scores are in fp32 and to base 2."""
     m_ij = torch.maximum(m_i, torch.amax(qk, -1))
     p = torch.exp2(qk - m_ij.unsqueeze(-1))
