@@ -30,7 +30,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from math import exp, log
@@ -131,23 +131,27 @@ def rival(
     command = [sys.executable, str(RIVALS), contestant, json.dumps(asdict(problem)), str(limit_s)]
     if beside is not None:
         command.append(json.dumps(candidate_to_json(beside)))
-    with cold() as folder, log or (folder / "log").open("w+") as complaints:
+    with (
+        cold() as folder,
+        (folder / "replies").open("w+", errors="replace") as replies,
+        log or (folder / "log").open("w+", errors="replace") as complaints,
+    ):
         before = complaints.seek(0, os.SEEK_END)
         began = time.monotonic()
-        child = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=complaints, text=True, start_new_session=True
-        )
+        # Files, not pipes, which whatever it started may hold open.
+        child = subprocess.Popen(command, stdout=replies, stderr=complaints, start_new_session=True)
         try:
             # It stops itself in time, but for a compilation or a launch that hangs.
-            printed, _ = child.communicate(timeout=limit_s + RIVAL_GRACE_S)
+            child.wait(limit_s + RIVAL_GRACE_S)
         except subprocess.TimeoutExpired:
-            # With all that it started, which hold its pipes open.
-            os.killpg(child.pid, signal.SIGKILL)
-            printed, _ = child.communicate()
             run.note = "did not end in time"
         run.seconds = time.monotonic() - began
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)  # with all that it started
+        child.wait()
+        replies.seek(0)
         complaints.seek(before)
-        said = complaints.read().strip().splitlines()
+        printed, said = replies.read(), complaints.read().strip().splitlines()
     if child.returncode and not run.note:
         run.note = f"failed: {said[-1] if said else 'no message'}"
     reply = _last_reply(printed)
@@ -343,7 +347,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
     def logs(contestant: str) -> IO[str]:
         path: Path = arguments.output.with_suffix(f".{contestant}.log")
-        return path.open("a+")
+        return path.open("a+", errors="replace")
 
     for number, problem in enumerate(problems):
         until = time.monotonic() + (end - time.monotonic()) / (len(problems) - number)

@@ -304,3 +304,33 @@ def test_runs_that_the_race_tells_apart_are_counted() -> None:
     rows = printed.split("\n\n")[0].splitlines()
     assert len(rows) == 2 + 3  # one table, and what is said of each shape below it
     assert r"a \| b" in rows[-1]
+
+
+def test_the_whole_of_it_in_two_parts(
+    toy: ToyTemplate,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("torch")
+    from tuner.evaluate import local
+
+    script = tmp_path / "rival.py"
+    script.write_text("import sys; print('why', file=sys.stderr); print('{\"ms\": 2.0}')")
+    monkeypatch.setattr(prove_search, "RIVALS", script)
+    monkeypatch.setattr(local, "LocalExecutor", ToyExecutor)
+    monkeypatch.setattr(prove_search, "has_gpu", lambda: True)
+    output = tmp_path / "prove.json"
+    words = ["--shapes", "128", "--budget", "540s", "--trials", "5", "--add", "--output", output]
+    prove_search.main([*map(str, words), "--contestants", "ours", "--repeats", "2"])
+    prove_search.main([*map(str, words), "--contestants", "ours,exhaustive,helion"])
+    (runs,) = json.loads(output.read_text())["runs"].values()
+    assert [run["contestant"] for run in runs] == ["ours", "ours", "exhaustive", "helion"]
+    assert (tmp_path / "prove.helion.log").read_text() == "why\n"
+    assert "regret of ours over 2 runs" in capsys.readouterr().out
+    report = json.loads(output.read_text())
+    report["target"]["gpu_name"] = "another"
+    output.write_text(json.dumps(report))
+    with pytest.raises(SystemExit):
+        prove_search.main([*map(str, words), "--contestants", "ours"])
+    assert "but this is" in capsys.readouterr().err
