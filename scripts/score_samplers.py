@@ -7,8 +7,8 @@
 Every sampler goes through the very proposals of `tuner search`, with many seeds, and is told the
 recorded medians. It starts cold, from the templates' defaults, or from those, the winners of
 neighbouring problems and what the surrogate learned in 60 trials of the nearest seqlen. It is told
-of each evaluation before it proposes the next, and the default sampler also of eight at a time, as
-many as a search has under way.
+of each evaluation before it proposes the next, and the default sampler also of eight and of sixteen
+at once: a search has eight proposals under way at first, and later as many as there are cores.
 
 draw_samplers.py draws and tabulates what is written. A run ends when it has found the optimum: the
 rest of its curve is known.
@@ -55,7 +55,7 @@ from tuner.trial import Candidate, Measurement, Outcome, Trial
 OURS = Path(__file__).resolve().parent.parent / "tuner" / "spaces"
 STARTS = ("cold", "default", "neighbours")
 BUDGETS = (20, 40, 60)
-AHEAD = 8  # proposals under way at once in most of a search: _LEAST_AHEAD of its exploration
+AHEAD = (8, 16)  # proposals under way at once: a search's _LEAST_AHEAD, and those of 16 cores
 _NOWHERE = Target(Hardware(0, 0, 0, 0), "unknown", "unknown", "unknown", "unknown")
 _NOTHING = Problem(64, 1, False, "fp16", 1, 1)  # of the community's spaces, which have none
 
@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--evaluations", type=int, default=100, help="most of a run")
     parser.add_argument(
         "--batch", type=int,
-        help=f"proposals under way at once; 1, and for the default sampler {AHEAD} too",
+        help="proposals under way at once; 1, and for the default sampler 8 and 16 too",
     )  # fmt: skip
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--add", action="store_true", help="to what OUTPUT holds already")
@@ -141,14 +141,15 @@ def main() -> None:
         for name, case in known.items()
         if start == "cold" or case.defaults
     ]
-    began = time.monotonic()
+    began, before = time.monotonic(), 0
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # a process per core, each of one thread
     # Spawned: a forked child of a process with BLAS threads may hang.
     with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
         results = list(pool.map(run, tasks))
     if arguments.add:
-        earlier = json.loads(arguments.output.read_text())["results"]
+        there = json.loads(arguments.output.read_text())
+        earlier, before = there["results"], there["seconds"]
         new = {(r.space, r.sampler, r.start, r.batch) for r in results}
         results += [r for r in map(result_from, earlier)
                     if (r.space, r.sampler, r.start, r.batch) not in new]  # fmt: skip
@@ -158,7 +159,7 @@ def main() -> None:
             "python": platform.python_version(),
             **{name: version(name) for name in ("optuna", "numpy", "scipy")},
         },
-        "seconds": round(time.monotonic() - began),
+        "seconds": before + round(time.monotonic() - began),
         "seeds": arguments.seeds,
         "spaces": {name: summary(case) for name, case in known.items()},
         "results": [asdict(result) for result in results],
@@ -171,7 +172,7 @@ def batches(sampler: str, asked: int | None) -> tuple[int, ...]:
     """How many proposals are under way at once, in turn."""
     if asked is not None:
         return (asked,)
-    return (1, AHEAD) if sampler == samplers.DEFAULT else (1,)
+    return (1, *AHEAD) if sampler == samplers.DEFAULT else (1,)
 
 
 @cache
