@@ -1,7 +1,7 @@
 """Our search against the other ways to tune the same kernel, on the card at hand.
 
     python scripts/prove_search.py --budget 25m --output prove.json
-    python scripts/prove_search.py --shapes 128 --contestants exhaustive --budget 150s --add
+    python scripts/prove_search.py --shapes 128 --contestants exhaustive --budget 540s --add
 
 For each headline shape, every contestant starts cold: with an empty database and an empty cache of
 Triton. `ours` is `tuner search` as it comes, with a seed a repeat; `exhaustive` tries every
@@ -9,11 +9,13 @@ feasible config by the same farm and the same gate; `autotune` is @triton.autotu
 tl.* space, which compiles one config after the other; `helion` is Helion's tuner on its attention
 kernel, where it is installed (rival_tuners.py). Then all winners that are configs of ours race in
 the same interleaved rounds: those rates are what is compared, not what each contestant believed.
+Helion's kernel is timed in the rounds of one of ours in its own process, and compared through it.
 
-A contestant that does not fit into what is left of the budget is left out and the table says so.
-The JSON is written after every contestant, so that whatever was measured is there. With --add, what
-OUTPUT holds is kept and its winners race too: so all of it can be had in parts, each as short as
-its --budget and what a race takes.
+A contestant that does not fit into what is left of the budget is left out and the table says so;
+rivals, which take all the time they get, share it with those after them. The JSON is written after
+every contestant, so that whatever was measured is there. With --add, what OUTPUT holds is kept, but
+for searches that were cut short, and its winners race too: so all of it can be had in parts, each
+as short as its --budget and what a race takes. What rivals print is beside OUTPUT, as NAME.log.
 """
 
 from __future__ import annotations
@@ -28,15 +30,21 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
-from itertools import combinations
 from math import exp, log
 from pathlib import Path
-from statistics import fmean
-from typing import Any
+from statistics import fmean, median
+from typing import IO, TYPE_CHECKING, Any
+from unittest.mock import patch
 
+# Before numpy loads, as `tuner search` sets them: with a thread on each of two cores a proposal
+# takes 100 ms, with one thread 4.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# This folder for its modules: a package called `scripts` may be installed, and hides it.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention.problem import Problem
@@ -44,66 +52,40 @@ from tuner.cli.failure import CommandError
 from tuner.cli.options import seconds as seconds_of
 from tuner.device import has_gpu
 from tuner.evaluate.executor import Executor, Race
+from tuner.evaluate.paired import slower
 from tuner.evaluate.wire import candidate_from_json, candidate_to_json
 from tuner.search.driver import search
 from tuner.search.events import Event, ProblemEnded, TrialEnded
 from tuner.search.options import Options
 from tuner.store import Store
+from tuner.store.files import write_atomically
 from tuner.trial import Candidate, Outcome
+
+if TYPE_CHECKING:
+    from scripts.proof_report import Run, kept, table
+else:
+    from proof_report import Run, kept, table
 
 HEADLINES = {64: 4096, 128: 8192, 256: 16384}
 CONTESTANTS = ("ours", "exhaustive", "autotune", "helion")
 RIVALS = Path(__file__).with_name("rival_tuners.py")
-RACE_S = 25.0  # kept for the race of a shape's winners: a process, their binaries, the rounds
+ROUNDS = 100  # at least, of the race of a shape's winners
+RACE_S = 75.0  # kept for that race: a process, their binaries, the rounds
 RIVAL_GRACE_S = 20.0  # that a rival may take to notice that its time is up
-LEAST_S = 20.0  # less is no use to any contestant
+LEAST_S = 30.0  # less is no use to any contestant
 
 Opener = Callable[[], Executor]
-
-
-@dataclass
-class Run:
-    """One contestant's tuning of one shape, from cold."""
-
-    contestant: str
-    seed: int = 0
-    seconds: float = 0.0  # wall clock, with all that had to be started
-    evaluations: int = 0
-    candidate: Candidate | None = None  # where its kernel is ours
-    believed_ms: float | None = None  # by its own measurement
-    tflops: float | None = None  # in the race of all winners
-    regret: float | None = None  # its ms in that race over the least
-    tied: tuple[str, ...] = ()  # whom its own finals could not tell from the winner
-    note: str = ""
-    parts: dict[str, float] = field(default_factory=dict)  # where its seconds went
-
-    def to_json(self) -> dict[str, Any]:
-        form = {**asdict(self), "candidate": None}
-        if self.candidate is not None:
-            form["candidate"] = candidate_to_json(self.candidate)
-        return form
-
-    @classmethod
-    def from_json(cls, form: dict[str, Any]) -> Run:
-        run = cls(**{**form, "candidate": None, "tied": tuple(form["tied"])})
-        if form["candidate"] is not None:
-            run.candidate = candidate_from_json(form["candidate"])
-        return run
 
 
 @contextmanager
 def cold() -> Iterator[Path]:
     """An empty folder, where Triton's cache is until the end."""
-    before = os.environ.get("TRITON_CACHE_DIR")
-    with tempfile.TemporaryDirectory(prefix="prove-") as folder:
-        os.environ["TRITON_CACHE_DIR"] = str(Path(folder) / "triton")
-        try:
-            yield Path(folder)
-        finally:
-            if before is None:
-                del os.environ["TRITON_CACHE_DIR"]
-            else:
-                os.environ["TRITON_CACHE_DIR"] = before
+    # A worker that is killed may write for a moment more: what it leaves is no reason to fail.
+    with (
+        tempfile.TemporaryDirectory(prefix="prove-", ignore_cleanup_errors=True) as folder,
+        patch.dict(os.environ, TRITON_CACHE_DIR=str(Path(folder) / "triton")),
+    ):
+        yield Path(folder)
 
 
 def searched(problem: Problem, opened: Opener, options: Options, contestant: str) -> Run:
@@ -119,65 +101,129 @@ def searched(problem: Problem, opened: Opener, options: Options, contestant: str
     with cold() as folder:
         began = time.monotonic()
         with opened() as executor, Store.open(folder / "configs.db") as store:
+            if options.budget_s is not None:  # of which opening took some
+                left = options.budget_s - (time.monotonic() - began)
+                options = replace(options, budget_s=max(1.0, left))
             (record,) = search([problem], executor, store, [], options, watch)
             run.seconds = time.monotonic() - began
     if record is None:
         run.note = "nothing was recorded"
     else:
         run.candidate, run.believed_ms = record.candidate, record.measurement.median_ms
-        run.note, run.tied = record.note, record.tied
+        run.note = record.note
     return run
 
 
-def rival(problem: Problem, contestant: str, limit_s: float) -> Run:
-    """A tuner that is not ours, in a process of its own."""
+def rival(
+    problem: Problem,
+    contestant: str,
+    limit_s: float,
+    log: IO[str] | None = None,
+    beside: Candidate | None = None,
+) -> Run:
+    """A tuner that is not ours, in a process of its own.
+
+    Args:
+        log: where its complaints go.
+        beside: to time a kernel that is not ours with.
+    """
     run = Run(contestant)
     command = [sys.executable, str(RIVALS), contestant, json.dumps(asdict(problem)), str(limit_s)]
-    with cold():
+    if beside is not None:
+        command.append(json.dumps(candidate_to_json(beside)))
+    with (
+        cold() as folder,
+        (folder / "replies").open("w+", errors="replace") as replies,
+        log or (folder / "log").open("w+", errors="replace") as complaints,
+    ):
+        before = complaints.seek(0, os.SEEK_END)
         began = time.monotonic()
-        child = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            start_new_session=True,
-        )  # fmt: skip
+        # Files, not pipes, which whatever it started may hold open.
+        child = subprocess.Popen(command, stdout=replies, stderr=complaints, start_new_session=True)
         try:
             # It stops itself in time, but for a compilation or a launch that hangs.
-            printed, complained = child.communicate(timeout=limit_s + RIVAL_GRACE_S)
+            child.wait(limit_s + RIVAL_GRACE_S)
         except subprocess.TimeoutExpired:
-            # With all that it started, which hold its pipes open.
-            os.killpg(child.pid, signal.SIGKILL)
-            child.communicate()
-            run.seconds, run.note = time.monotonic() - began, "did not end in time"
-            return run
+            run.note = "did not end in time"
         run.seconds = time.monotonic() - began
-    lines = printed.strip().splitlines()
-    if child.returncode or not lines:
-        said = (complained or printed).strip().splitlines()
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)  # with all that it started
+        child.wait()
+        replies.seek(0)
+        complaints.seek(before)
+        printed, said = replies.read(), complaints.read().strip().splitlines()
+    if child.returncode and not run.note:
         run.note = f"failed: {said[-1] if said else 'no message'}"
+    reply = _last_reply(printed)
+    if reply is None:
+        run.note = run.note or "failed: no reply"
         return run
-    reply = json.loads(lines[-1])
-    run.evaluations, run.believed_ms, run.note = (
-        reply.get("evaluations", 0), reply.get("ms"), reply.get("note", "")
-    )  # fmt: skip
+    run.evaluations, run.believed_ms = reply.get("evaluations", 0), reply.get("ms")
+    run.note = "; ".join(filter(None, (reply.get("note"), run.note)))
+    run.times = reply.get("times")
     if reply.get("candidate"):
         run.candidate = candidate_from_json(reply["candidate"])
     elif run.believed_ms:
         run.tflops = problem.flops / run.believed_ms * 1e-9
+    if reply.get("beside"):
+        run.beside = candidate_from_json(reply["beside"])
     return run
 
 
+def _last_reply(printed: str) -> dict[str, Any] | None:
+    """The last line that is a whole reply: the last of all may be half of one."""
+    for line in reversed(printed.splitlines()):
+        try:
+            reply = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(reply, dict):
+            return reply
+    return None
+
+
 def raced(runs: Sequence[Run], race: Race) -> None:
-    """Fill in what the race of all winners says of each run."""
-    times = {candidate: m.median_ms for candidate, m in race.entrants.items()}
-    if not times:
+    """Fill in what the race of all winners says of each run.
+
+    The fastest is chosen by the even rounds and all are compared with it by the odd ones, and the
+    other way about: by the rounds that chose it, it would be too fast by as much as the luckiest of
+    so many is. Ten equal kernels whose rounds vary by 1 % come to a regret of 1 ± 0.001 in 100
+    rounds, by the least of their medians to 1.002; by 3 %, to 1 ± 0.0035, and to 1.006.
+    """
+    samples = {candidate: m.samples_ms for candidate, m in race.entrants.items()}
+    if not samples:
         return
-    least = min(times.values())
+    halves = [
+        (min(samples, key=lambda candidate: median(samples[candidate][choose::2])), judge)
+        for choose, judge in ((0, 1), (1, 0))
+    ]
+
+    def regret(candidate: Candidate) -> float:
+        ratios = [
+            log(own / least)
+            for fastest, judge in halves
+            for own, least in zip(samples[candidate][judge::2], samples[fastest][judge::2])
+        ]
+        return exp(fmean(ratios))
+
     for run in runs:
-        if run.candidate in race.entrants:
-            assert run.candidate is not None
-            run.tflops = race.entrants[run.candidate].tflops
-            run.regret = times[run.candidate] / least
-        elif run.candidate is not None:
-            run.note = f"{run.note}; did not race: {race.dropped.get(run.candidate, 'unknown')}"
+        own, beside = run.candidate, run.beside
+        if own is not None and own in race.entrants:
+            run.tflops, run.regret = race.entrants[own].tflops, regret(own)
+            mine = samples[own]
+            run.tied = tuple(
+                str(other)
+                for other, theirs in samples.items()
+                if other != own and not (slower(mine, theirs) or slower(theirs, mine))
+            )
+        elif own is not None:
+            run.tflops, run.regret, run.tied = None, None, ()
+            reason = f"did not race: {race.dropped.get(own, 'unknown')}"
+            if reason not in run.note:
+                run.note = "; ".join(filter(None, (run.note, reason)))
+        elif beside is not None and beside in race.entrants and run.times:
+            run.tflops = race.entrants[beside].tflops / run.times
+            run.regret = regret(beside) * run.times
 
 
 def prove(
@@ -189,7 +235,7 @@ def prove(
     left: Callable[[], float],
     keep: Callable[[list[Run]], None],
     earlier: Sequence[Run] = (),
-    rounds: int = 15,
+    logs: Callable[[str], IO[str]] | None = None,
 ) -> list[Run]:
     """All contestants on one shape.
 
@@ -199,91 +245,49 @@ def prove(
         left: seconds that may still be spent.
         keep: told what there is after each contestant.
         earlier: runs that are there already. They race, and are not made again.
+        logs: opens the file for what a rival complains of.
     """
     runs = list(earlier)
     there = {(run.contestant, run.seed) for run in runs}
-    for contestant in contestants:
-        for seed in range(repeats if contestant == "ours" else 1):
-            if (contestant, seed) in there:
-                continue
-            limit = left() - RACE_S
-            if limit < LEAST_S:
-                runs.append(Run(contestant, seed, note="left out: no time was left"))
-            elif contestant in ("ours", "exhaustive"):
-                sampler = "surrogate" if contestant == "ours" else "exhaustive"
-                options = Options(
-                    trials if contestant == "ours" else None, limit, sampler, seed, force=True
-                )
-                runs.append(searched(problem, opened, options, contestant))
-            else:
-                runs.append(rival(problem, contestant, limit))
-            keep(runs)
+    due = [
+        (contestant, seed)
+        for contestant in contestants
+        for seed in range(repeats if contestant == "ours" else 1)
+        if (contestant, seed) not in there
+    ]
+    for number, (contestant, seed) in enumerate(due):
+        limit = left() - RACE_S
+        ours = contestant in ("ours", "exhaustive")
+        if not ours:
+            limit = limit / (len(due) - number) - RIVAL_GRACE_S
+        if limit < LEAST_S:
+            runs.append(Run(contestant, seed, note="left out: no time was left"))
+        elif ours:
+            sampler = "surrogate" if contestant == "ours" else "exhaustive"
+            options = Options(
+                trials if contestant == "ours" else None, limit, sampler, seed, force=True
+            )
+            runs.append(searched(problem, opened, options, contestant))
+        else:
+            log = logs(contestant) if logs else None
+            beside = _best(runs) if contestant == "helion" else None
+            runs.append(rival(problem, contestant, limit, log, beside))
+        keep(runs)
     winners = list(dict.fromkeys(run.candidate for run in runs if run.candidate is not None))
     if winners:
         with opened() as executor:
             # Side by side, where the race would compile one after the other.
             wait([executor.compile(problem, winner) for winner in winners])
-            raced(runs, executor.race(problem, winners, rounds).result())
+            raced(runs, executor.race(problem, winners, ROUNDS).result())
         keep(runs)
     return runs
 
 
-def table(results: dict[str, list[Run]]) -> str:
-    """Markdown."""
-    lines = [
-        "| shape | contestant | s from cold | evaluations | TFLOP/s | of the best | note |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for shape, runs in results.items():
-        for run in runs:
-            name = f"{run.contestant} {run.seed}" if run.contestant == "ours" else run.contestant
-            rate = f"{run.tflops:.0f}" if run.tflops else "–"
-            share = f"{1 / run.regret:.3f}" if run.regret else "–"
-            lines.append(
-                f"| {shape} | {name} | {run.seconds:.0f} | {run.evaluations} | {rate} | {share} "
-                f"| {run.note} |"
-            )
-        ours = [run for run in runs if run.contestant == "ours" and run.regret]
-        if len(ours) > 1:
-            lines.append(f"\n{shape}: {_summary(ours)}\n")
-    return "\n".join(lines)
-
-
-def kept(report: dict[str, Any], target: dict[str, Any]) -> dict[str, list[Run]]:
-    """The runs of an earlier report by shape, without those that were left out.
-
-    Raises:
-        ValueError: they were made on another target.
-    """
-    if report["target"] != target:
-        raise ValueError(f"the runs there are of {report['target']}, but this is {target}")
-    return {
-        shape: [run for form in runs if (run := Run.from_json(form)).seconds > 0]
-        for shape, runs in report["runs"].items()
-    }
-
-
-def _summary(ours: Sequence[Run]) -> str:
-    """What several searches of one shape say together."""
-    regrets = [run.regret for run in ours if run.regret]
-    shares = [run.parts["searching"] / run.parts["wall"] for run in ours if run.parts.get("wall")]
-    overhead = f"{max(shares):.1%}" if shares else "an unknown share"
-    return (
-        f"regret of ours over {len(ours)} runs: {exp(fmean(map(log, regrets))):.4f} (geometric "
-        f"mean), {max(regrets):.4f} (worst); {len({run.candidate for run in ours})} winners, "
-        f"{len(_disagreeing(ours))} pairs that differ and name no tie; at most {overhead} of the "
-        "wall clock went to searching itself"
-    )
-
-
-def _disagreeing(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """The pairs with different winners of which either does not name the other's as tied."""
-    return [
-        (one, other)
-        for one, other in combinations(runs, 2)
-        if one.candidate != other.candidate
-        and not (str(other.candidate) in one.tied and str(one.candidate) in other.tied)
-    ]
+def _best(runs: Sequence[Run]) -> Candidate | None:
+    """The winner that is fastest by what is known so far."""
+    won = [run for run in runs if run.candidate is not None]
+    best = min(won, key=lambda run: (run.regret or 2.0, run.believed_ms or 0.0), default=None)
+    return best.candidate if best else None
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -324,7 +328,10 @@ def main(words: Sequence[str] | None = None) -> None:
         target = asdict(executor.target)
     results: dict[str, list[Run]] = {}
     if arguments.add and arguments.output.exists():
-        results = kept(json.loads(arguments.output.read_text()), target)
+        try:
+            results = kept(json.loads(arguments.output.read_text()), target)
+        except ValueError as error:
+            parser.error(str(error))
     problems = [
         Problem.on_grid(int(name), HEADLINES[int(name)], not arguments.full, arguments.dtype)
         for name in arguments.shapes.split(",")
@@ -336,7 +343,11 @@ def main(words: Sequence[str] | None = None) -> None:
             "target": target,
             "runs": {shape: [run.to_json() for run in runs] for shape, runs in results.items()},
         }
-        arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+        write_atomically(arguments.output, json.dumps(report, indent=1) + "\n")
+
+    def logs(contestant: str) -> IO[str]:
+        path: Path = arguments.output.with_suffix(f".{contestant}.log")
+        return path.open("a+", errors="replace")
 
     for number, problem in enumerate(problems):
         until = time.monotonic() + (end - time.monotonic()) / (len(problems) - number)
@@ -352,7 +363,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
         prove(
             problem, LocalExecutor, contestants, arguments.repeats, arguments.trials,
-            left, keep, results.get(str(problem), ()),
+            left, keep, results.get(str(problem), ()), logs,
         )  # fmt: skip
     print(table(results))
 

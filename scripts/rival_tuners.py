@@ -1,9 +1,12 @@
 """One tuner that is not ours, on one problem, in a process of its own. prove_search.py runs it.
 
     python scripts/rival_tuners.py autotune '{"headdim": 128, …}' 300
+    python scripts/rival_tuners.py helion '{"headdim": 128, …}' 300 '{"template": …}'
 
-Prints one line of JSON: evaluations, ms by its own measurement, the config as a candidate of ours
-where it is one, and a note. Written against Triton 3.6 and Helion 1.2.
+Prints lines of JSON, each of which supersedes those before it, so that whoever ends this process
+has what there was: evaluations, ms by its own measurement, the config as a candidate of ours where
+it is one, and a note. The last word is a candidate of ours that Helion's kernel is timed beside.
+Written against Triton 3.6 and Helion 1.5.1.
 """
 
 from __future__ import annotations
@@ -11,10 +14,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -25,11 +32,12 @@ from kernels.attention import registry
 from kernels.attention.config import Config
 from kernels.attention.launching import strides_of
 from kernels.attention.problem import Problem
-from tuner.evaluate.inputs import own_shape
+from tuner.evaluate.failure import describe
+from tuner.evaluate.inputs import Inputs, own_shape
 from tuner.evaluate.sensor import Sensor
-from tuner.evaluate.stopwatch import CudaStopwatch
-from tuner.evaluate.timing import take_samples
-from tuner.evaluate.wire import candidate_to_json
+from tuner.evaluate.stopwatch import CudaStopwatch, Launch, Stopwatch
+from tuner.evaluate.timing import launches_per_sample
+from tuner.evaluate.wire import candidate_from_json, candidate_to_json
 from tuner.trial import Candidate
 
 # Of the kernel's constexprs, those that a config decides, and the parameter they are called there.
@@ -42,6 +50,20 @@ TUNED = {
     "DIAGONAL_FIRST": "diagonal_first",
     "HEADS_TOGETHER": "heads_together",
 }
+
+# Helion looks at the clock between generations only, and compiles and times for a while after.
+HELION_RESERVE_S = 90.0
+LEAST_HELION_S = 30.0
+# Of outputs that are about 0.02 at the headline shapes, and nowhere more than rounding differs.
+TOLERANCE = {"fp16": 3e-3, "bf16": 24e-3}
+# As the race of our own winners is timed.
+ROUNDS, ROUND_MS, WARM_UP_MS = 100, 15.0, 400.0
+
+Report = Callable[[dict[str, Any]], None]
+
+
+def say(reply: dict[str, Any]) -> None:
+    print(json.dumps(reply), flush=True)
 
 
 def constants(config: Config) -> dict[str, Any]:
@@ -69,11 +91,53 @@ def arguments(problem: Problem, tensors: Sequence[Any], tma: bool) -> dict[str, 
     }  # fmt: skip
 
 
-def autotune(problem: Problem, limit_s: float) -> dict[str, Any]:
+class Tally:
+    """What one autotuning has come to."""
+
+    def __init__(self, configs: int) -> None:
+        self.configs = configs
+        self.timings: dict[Config, float] = {}
+        self.tried = self.failed = 0
+        self.seconds = 0.0  # that went to those tried
+        self.trouble = ""  # after which nothing more is tried
+        self.complaints: list[str] = []
+
+    def reply(self) -> dict[str, Any]:
+        notes = []
+        if self.tried < self.configs:
+            notes.append(f"tried {self.tried} of {self.configs} configs, in random order")
+        if 0 < self.tried < self.configs:
+            pace = self.seconds / self.tried
+            notes.append(
+                f"at {pace:.1f} s per config all would take {pace * self.configs:.0f} s "
+                "(an extrapolation)"
+            )
+        if self.failed:
+            notes.append(f"{self.failed} failed")
+        notes += [complaint for complaint in (self.trouble, *self.complaints) if complaint]
+        found: dict[str, Any] = {"evaluations": self.tried, "note": "; ".join(notes)}
+        best = min(self.timings, key=lambda config: self.timings[config], default=None)
+        if best is None:
+            return {**found, "note": found["note"] or "nothing was tuned"}
+        candidate = candidate_to_json(Candidate("portable", best))
+        return {**found, "ms": self.timings[best], "candidate": candidate}
+
+
+def broken() -> str:
+    """What an error left of the CUDA context, after which every launch fails; empty if it lives."""
+    try:
+        torch.cuda.synchronize()
+    except Exception as error:
+        return f"the CUDA context broke: {describe(error)}"
+    return ""
+
+
+def autotune(problem: Problem, limit_s: float, report: Report = say) -> dict[str, Any]:
     """@triton.autotune over the portable template's feasible configs, as its documentation says:
-    it compiles and times one after the other. Descriptors and pointers need a tuner each."""
+    it compiles and times one after the other. Descriptors and pointers need a tuner each, which
+    have equal shares of the time; the configs of each come in random order, so that those that were
+    tried when time is up are a fair sample."""
     import triton
-    from triton.compiler.errors import CompilationError
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     from kernels.attention.portable_kernel import attention_forward
@@ -83,96 +147,175 @@ def autotune(problem: Problem, limit_s: float) -> dict[str, Any]:
     template = registry.get("portable")
     major, minor = torch.cuda.get_device_capability()
     configs = list(template.feasible(problem.specialization, 10 * major + minor))
-    timings: dict[Config, float] = {}
-    tried = failed = 0
-
-    def bench(call: Callable[[], object], quantiles: Sequence[float]) -> Any:
-        nonlocal tried, failed
-        if time.monotonic() > end:
-            return [math.inf] * len(quantiles)  # neither compiled nor run
-        tried += 1
-        try:
-            return triton.testing.do_bench(call, quantiles=quantiles)
-        except (CompilationError, RuntimeError):  # the decorator itself forgives three others
-            failed += 1
-            return [math.inf] * len(quantiles)
+    random.Random(0).shuffle(configs)
+    kinds = {tma: [c for c in configs if c["tma"] is tma] for tma in (True, False)}
+    kinds = {tma: of_kind for tma, of_kind in kinds.items() if of_kind}
+    tally = Tally(len(configs))
 
     def grid(meta: dict[str, Any]) -> tuple[int]:
         return (-(-problem.seqlen // meta["BLOCK_M"]) * problem.batch * problem.heads,)
 
-    for tma in (True, False):
-        of_kind = [config for config in configs if config["tma"] is tma]
-        if not of_kind:
-            continue
+    for number, (tma, of_kind) in enumerate(kinds.items()):
+        began = time.monotonic()
+        until = began + (end - began) / (len(kinds) - number)
+        # The decorator times them in the order in which it has them, and does not say which.
+        coming = iter(of_kind)
+
+        def bench(
+            call: Callable[[], object],
+            quantiles: Sequence[float],
+            coming: Iterator[Config] = coming,
+            until: float = until,
+        ) -> Any:
+            config, start = next(coming), time.monotonic()
+            result = [math.inf] * len(quantiles)
+            if tally.trouble or start > until:
+                return result  # neither compiled nor run
+            try:
+                result = triton.testing.do_bench(call, quantiles=quantiles)
+                tally.timings[config] = result[0]
+            except Exception:  # the decorator itself forgives three kinds
+                tally.failed += 1
+                tally.trouble = broken()
+            tally.tried += 1
+            tally.seconds += time.monotonic() - start
+            report(tally.reply())
+            return result
 
         def hook(values: dict[str, Any], **_: Any) -> None:
             for name, block in zip("qkv", ("BLOCK_M", "BLOCK_N", "BLOCK_N")):
                 values[name].block_shape = [1, 1, values[block], problem.headdim]
 
-        choices = {
+        choices = [
             triton.Config(
                 constants(config), num_warps=config["num_warps"], num_stages=config["num_stages"],
                 maxnreg=config["maxnreg"] or None, pre_hook=hook if tma else None,
-            ): config
+            )
             for config in of_kind
-        }  # fmt: skip
+        ]  # fmt: skip
         tensors: list[Any] = [inputs.q, inputs.k, inputs.v, inputs.out]
         if tma:
             block = [1, 1, 64, problem.headdim]
             tensors[:3] = [TensorDescriptor.from_tensor(t, list(block)) for t in tensors[:3]]
-        tuned = triton.autotune(configs=list(choices), key=["seqlen_q"], do_bench=bench)(
+        tuned = triton.autotune(configs=choices, key=["seqlen_q"], do_bench=bench)(
             attention_forward
         )
-        tuned[grid](**arguments(problem, tensors, tma))
-        for choice, ms in tuned.configs_timings.items():
-            timings[choices[choice]] = ms[0] if isinstance(ms, (list, tuple)) else ms
-    notes = []
-    if tried < len(configs):
-        notes.append(f"its time was up after {tried} of {len(configs)}")
-    if failed:
-        notes.append(f"{failed} failed")
-    note = "; ".join(notes)
-    best = min(timings, key=lambda config: timings[config], default=None)
-    if best is None or math.isinf(timings[best]):
-        return {"note": note or "nothing was tuned"}
-    return {
-        "evaluations": tried,
-        "ms": timings[best],
-        "candidate": candidate_to_json(Candidate("portable", best)),
-        "note": note,
-    }
+        try:
+            tuned[grid](**arguments(problem, tensors, tma))
+        except Exception as error:
+            # It launches its winner in the end, which fails where all did. The timings are here.
+            tally.complaints.append(f"its last launch failed: {describe(error)}")
+            tally.trouble = tally.trouble or broken()
+    return tally.reply()
 
 
-def helion(problem: Problem, limit_s: float) -> dict[str, Any]:
-    """Helion's tuner on its attention kernel, which has no mask, at its quick effort. Its ms are of
-    this process: it does not race with ours."""
-    if problem.causal:
-        return {"note": "left out: its attention example has no causal mask"}
-    os.environ.setdefault("HELION_AUTOTUNE_EFFORT", "quick")
-    os.environ.setdefault("HELION_AUTOTUNE_BUDGET_SECONDS", str(int(limit_s)))
+def helion(
+    problem: Problem, limit_s: float, beside: Candidate | None = None, report: Report = say
+) -> dict[str, Any]:
+    """Helion's tuner on its attention kernel, at its quick effort."""
+    end = time.monotonic() + limit_s
+    for name, value in {
+        "EFFORT": "quick",
+        "BUDGET_SECONDS": str(int(max(LEAST_HELION_S, limit_s - HELION_RESERVE_S))),
+        "COMPILE_TIMEOUT": "20",  # as it waits for what it compiles when its time is up
+        "BENCHMARK_TIMEOUT": "60",
+        "PROGRESS_BAR": "0",
+    }.items():
+        os.environ.setdefault(f"HELION_AUTOTUNE_{name}", value)
     os.environ["HELION_SKIP_CACHE"] = "1"  # from cold
     try:
-        import helion  # noqa: F401
+        from helion import exc
+        from helion.autotuner.metrics import register_post_autotune_hook
     except ImportError:
         return {"note": "left out: Helion is not installed"}
-    from scripts.helion_attention import attention
+    # Not from `scripts`: any package of that name that is installed would be found instead.
+    import helion_attention  # type: ignore[import-not-found]
 
+    found: dict[str, Any] = {"evaluations": 0, "note": "its tuning ended, its kernel was not timed"}
+
+    def tuned(metrics: Any) -> None:
+        found["evaluations"] += metrics.num_configs_tested
+        if metrics.best_perf_ms:
+            found["ms"] = metrics.best_perf_ms
+        report(found)
+
+    register_post_autotune_hook(tuned)
+    kernel = helion_attention.causal_attention if problem.causal else helion_attention.attention
     inputs = own_shape(problem, "cuda")
+    call = partial(kernel, inputs.q, inputs.k, inputs.v)
+    try:
+        out = call()
+    except (exc.NoConfigFound, exc.TritonUnrecoverableRuntimeError) as error:
+        again(problem, end - time.monotonic(), beside, error)
+        raise
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        inputs.q, inputs.k, inputs.v, is_causal=problem.causal
+    )
+    tolerance = TOLERANCE[problem.dtype]
+    if not torch.allclose(out, expected, atol=tolerance, rtol=tolerance):
+        return {"evaluations": found["evaluations"], "note": "what it tuned is wrong"}
+    launches: list[Launch] = [call]
+    if beside is not None:
+        launches.append(launch_of(problem, beside, inputs))
+    samples = interleaved(launches, CudaStopwatch(Sensor(None)))
+    found |= {"ms": median(samples[0]), "note": "timed by itself"}
+    if beside is not None:
+        ratios = [math.log(theirs / ours) for theirs, ours in zip(*samples)]
+        found |= {
+            "note": "timed in the same rounds as one winner of ours, in its own process",
+            "beside": candidate_to_json(beside),
+            "times": math.exp(fmean(ratios)),
+        }
+    return found
 
-    def call() -> object:
-        return attention(inputs.q, inputs.k, inputs.v)
 
-    tuned = call()
-    expected = torch.nn.functional.scaled_dot_product_attention(inputs.q, inputs.k, inputs.v)
-    if not torch.allclose(tuned, expected, atol=0.02, rtol=0.02):  # type: ignore[arg-type]
-        return {"note": "what it tuned is wrong"}
-    # As ours are timed: launch after launch, in a warm L2.
-    stopwatch = CudaStopwatch(Sensor(None))
-    timing = take_samples(lambda launches: stopwatch(call, launches), None)
-    return {"ms": timing.median_ms, "note": "timed by itself"}
+def again(problem: Problem, limit_s: float, beside: Candidate | None, error: Exception) -> None:
+    """Start anew, once, with each compilation in a process of its own, as Helion itself advises:
+    a kernel of its may have broken this process. Returns where that was so already, or if there is
+    no time."""
+    if "HELION_AUTOTUNE_PRECOMPILE" in os.environ or limit_s < LEAST_HELION_S + HELION_RESERVE_S:
+        return
+    print(f"once more, with spawned compilers: {error}", file=sys.stderr, flush=True)
+    os.environ["HELION_AUTOTUNE_PRECOMPILE"] = "spawn"
+    del os.environ["HELION_AUTOTUNE_BUDGET_SECONDS"]
+    sys.stdout.flush()
+    words = [json.dumps(asdict(problem)), str(limit_s)]
+    if beside is not None:
+        words.append(json.dumps(candidate_to_json(beside)))
+    os.execv(sys.executable, [sys.executable, __file__, "helion", *words])
+
+
+def launch_of(problem: Problem, candidate: Candidate, inputs: Inputs) -> Launch:
+    """A launch of a candidate of ours, compiled here."""
+    template = registry.get(candidate.template)
+    major, minor = torch.cuda.get_device_capability()
+    binary = template.compile(problem.specialization, candidate.config, 10 * major + minor)
+    q, k, v, out = inputs.q, inputs.k, inputs.v, inputs.out
+    return partial(template.launch, binary, q, k, v, out, None, inputs.sm_scale)
+
+
+def interleaved(
+    launches: Sequence[Launch], stopwatch: Stopwatch, rounds: int = ROUNDS
+) -> list[list[float]]:
+    """ms per launch in each of `rounds`, in which all are timed after each other, every other time
+    in the reverse order."""
+    counts = []
+    for launch in launches:
+        ms = min(stopwatch(launch, 1) for _ in range(3))
+        stopwatch(launch, launches_per_sample(ms, WARM_UP_MS))
+        counts.append(launches_per_sample(ms, ROUND_MS))
+    samples: list[list[float]] = [[] for _ in launches]
+    for index in range(rounds):
+        order = range(len(launches))
+        for lane in order if index % 2 else reversed(order):
+            samples[lane].append(stopwatch(launches[lane], counts[lane]))
+    return samples
 
 
 if __name__ == "__main__":
-    name, form, limit = sys.argv[1:]
-    tuners = {"autotune": autotune, "helion": helion}
-    print(json.dumps(tuners[name](Problem(**json.loads(form)), float(limit))))
+    name, form, limit, *more = sys.argv[1:]
+    of = Problem(**json.loads(form))
+    if name == "autotune":
+        say(autotune(of, float(limit)))
+    else:
+        say(helion(of, float(limit), candidate_from_json(json.loads(more[0])) if more else None))

@@ -17,6 +17,8 @@ BAD = [
     ("prove_search", "--budget x", "--budget is 'x', but must be a time above zero"),
     ("prove_search", "--trials 0", "--trials is 0, but must be a whole number of at least 1"),
     ("prove_search", "--repeats 0", "--repeats is 0, but must be a whole number of at least 1"),
+    ("prove_grid", "{}/missing", "missing does not exist"),
+    ("prove_grid", "{}/none.db --budget x", "--budget is 'x', but must be a time above zero"),
     ("show_effects", "{}/missing", "missing cannot be read: No such file"),
     ("show_effects", "{}", "cannot be read: Is a directory"),
     ("show_effects", "{}/foreign", "foreign is no recorded space"),

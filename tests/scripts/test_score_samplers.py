@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from scripts.score_samplers import OURS, Task, cases, run
+from scripts.score_samplers import OURS, Task, batches, cases, run
 from tuner.evaluate.space_file import read_space
+from tuner.search.exploration import _LEAST_AHEAD
 
 FOLDERS = (str(OURS / "h100"),)
 BOTH, ONE = "H100 D128 S8192 causal fp16 B2 H16", "H100 D128 S4096 causal fp16 B4 H16"
@@ -29,3 +30,9 @@ def test_what_a_space_of_more_templates_taught_serves_one_of_fewer() -> None:
     assert result.repeats == 0
     assert len(result.curve) == 8
     assert 0.9 < result.curve[-1] <= 1.0
+
+
+def test_the_default_sampler_is_also_scored_as_a_search_asks_it() -> None:
+    assert batches("surrogate", None) == (1, _LEAST_AHEAD, 16)
+    assert batches("random", None) == (1,)
+    assert batches("surrogate", 4) == (4,)

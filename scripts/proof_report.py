@@ -1,0 +1,112 @@
+"""What the contestants of prove_search.py came to: their runs as JSON and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import combinations
+from math import exp, log
+from statistics import fmean
+from typing import Any
+
+from tuner.evaluate.wire import candidate_from_json, candidate_to_json
+from tuner.search.verdict import CUT_SHORT
+from tuner.trial import Candidate
+
+
+@dataclass
+class Run:
+    """One contestant's tuning of one shape, from cold."""
+
+    contestant: str
+    seed: int = 0
+    seconds: float = 0.0  # wall clock, with all that had to be started
+    evaluations: int = 0
+    candidate: Candidate | None = None  # where its kernel is ours
+    believed_ms: float | None = None  # by its own measurement
+    tflops: float | None = None  # in the race of all winners
+    regret: float | None = None  # its ms in that race over the fastest's
+    tied: tuple[str, ...] = ()  # whom that race could not tell from it
+    beside: Candidate | None = None  # one of ours, in whose rounds a kernel that is not was timed
+    times: float | None = None  # its ms over that one's
+    note: str = ""
+    parts: dict[str, float] = field(default_factory=dict)  # where its seconds went
+
+    def to_json(self) -> dict[str, Any]:
+        form = asdict(replace(self, candidate=None, beside=None))
+        for name in ("candidate", "beside"):
+            if (candidate := getattr(self, name)) is not None:
+                form[name] = candidate_to_json(candidate)
+        return form
+
+    @classmethod
+    def from_json(cls, form: dict[str, Any]) -> Run:
+        run = cls(**{**form, "tied": tuple(form["tied"])})
+        for name in ("candidate", "beside"):
+            if form.get(name) is not None:
+                setattr(run, name, candidate_from_json(form[name]))
+        return run
+
+
+def table(results: dict[str, list[Run]]) -> str:
+    """Markdown."""
+    lines = [
+        "| shape | contestant | s from cold | evaluations | TFLOP/s | of the best | note |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    below = [
+        "Seconds count all processes that had to be started: those of rivals, which are processes, "
+        "also their interpreter and imports, which ours have before."
+    ]
+    for shape, runs in results.items():
+        for run in runs:
+            name = f"{run.contestant} {run.seed}" if run.contestant == "ours" else run.contestant
+            rate = f"{run.tflops:.0f}" if run.tflops else "–"
+            share = f"{1 / run.regret:.3f}" if run.regret else "–"
+            note = run.note.replace("|", r"\|")
+            lines.append(
+                f"| {shape} | {name} | {run.seconds:.0f} | {run.evaluations} | {rate} | {share} "
+                f"| {note} |"
+            )
+        ours = [run for run in runs if run.contestant == "ours" and run.regret]
+        if len(ours) > 1:
+            below.append(f"{shape}: {_summary(ours)}")
+    return "\n\n".join(["\n".join(lines), *below])
+
+
+def kept(report: dict[str, Any], target: dict[str, Any]) -> dict[str, list[Run]]:
+    """The runs of an earlier report by shape that came to something; the others are made again, as
+    are searches of ours that were cut short.
+
+    Raises:
+        ValueError: they were made on another target.
+    """
+    if report["target"] != target:
+        raise ValueError(f"the runs there are of {report['target']}, but this is {target}")
+
+    def whole(run: Run) -> bool:
+        cut = run.contestant in ("ours", "exhaustive") and CUT_SHORT in run.note
+        return bool(run.candidate or run.tflops) and not cut
+
+    return {
+        shape: [run for run in map(Run.from_json, runs) if whole(run)]
+        for shape, runs in report["runs"].items()
+    }
+
+
+def _summary(ours: Sequence[Run]) -> str:
+    """What several searches of one shape say together."""
+    regrets = [run.regret for run in ours if run.regret]
+    shares = [run.parts["searching"] / run.parts["wall"] for run in ours if run.parts.get("wall")]
+    overhead = f"{max(shares):.1%}" if shares else "an unknown share"
+    differ = [
+        (one, other)
+        for one, other in combinations(ours, 2)
+        if one.candidate != other.candidate and str(other.candidate) not in one.tied
+    ]
+    return (
+        f"regret of ours over {len(ours)} runs: {exp(fmean(map(log, regrets))):.4f} (geometric "
+        f"mean), {max(regrets):.4f} (worst); {len({run.candidate for run in ours})} winners, "
+        f"{len(differ)} pairs that the race tells apart; at most {overhead} of the wall clock went "
+        "to searching itself"
+    )

@@ -1,0 +1,223 @@
+"""How near the winners of a grid are to the best that is known for the same kernels.
+
+    tuner search --db grid.db --budget 15m
+    python scripts/prove_grid.py grid.db --budget 540s --output grid.json
+
+An exhaustive search of every problem of the grid would take a card for hours. Instead the record of
+each races the fastest configs of the recorded spaces (tuner/spaces) that have its headdim, mask and
+dtype, the nearest seqlens first, and the exhaustive winners of prove_search.py where --proof names
+its JSON. `own` are the problems that have a space of their very own, recorded whole though by an
+earlier kernel; for `near` ones the best of other seqlens stand in, and nothing is known of problems
+that have neither. So the regret is of the best of those that raced: a lower bound.
+
+Goes on where OUTPUT ends when time was up. Prints a table and the geometric means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import wait
+from math import exp, log, log2
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+# This folder for its modules: a package called `scripts` may be installed, and hides it.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import tuner  # noqa: F401  (makes kernels.attention importable)
+from kernels.attention.problem import Problem
+from tuner.cli.failure import CommandError
+from tuner.cli.options import seconds as seconds_of
+from tuner.device import has_gpu
+from tuner.evaluate.executor import Executor
+from tuner.evaluate.space_file import RecordedSpace, read_folder
+from tuner.record import Record
+from tuner.standing import standing
+from tuner.store import Store
+from tuner.store.files import write_atomically
+from tuner.trial import Candidate
+
+if TYPE_CHECKING:
+    from scripts.proof_report import Run, kept
+    from scripts.prove_search import raced
+else:
+    from proof_report import Run, kept
+    from prove_search import raced
+
+SPACES = Path(__file__).resolve().parent.parent / "tuner" / "spaces"
+BEST_OF_SPACE = 4
+MOST = 12  # rivals of a record
+ROUNDS = 50
+RACE_S = 30.0  # kept for the race of one problem
+
+Row = dict[str, Any]
+
+
+def fastest(space: RecordedSpace, count: int = BEST_OF_SPACE) -> list[Candidate]:
+    right = [trial for trial in space.trials.values() if trial.measurement]
+    right.sort(key=lambda trial: trial.measurement.median_ms if trial.measurement else 0.0)
+    return [trial.candidate for trial in right[:count]]
+
+
+def rivals(
+    problem: Problem,
+    spaces: Iterable[RecordedSpace],
+    proven: Mapping[Problem, Sequence[Candidate]],
+) -> tuple[str, list[Candidate]]:
+    """Whether there is something of the very problem (`own`) or of its like (`near`), and the
+    fastest there, nearest first; empty where there is nothing."""
+    known: list[tuple[Problem, list[Candidate]]] = [
+        (of, list(winners))
+        for of, winners in proven.items()
+        if of.specialization == problem.specialization
+    ]
+    known += [
+        (space.header.problem, fastest(space))
+        for space in spaces
+        if space.header.problem.specialization == problem.specialization
+    ]
+    known.sort(key=lambda each: abs(log2(each[0].seqlen / problem.seqlen)))
+    found = dict.fromkeys(candidate for _, winners in known for candidate in winners)
+    kind = "own" if any(of == problem and winners for of, winners in known) else "near"
+    return (kind if found else "none"), list(found)[:MOST]
+
+
+def measure(problem: Problem, record: Record, kind: str, others: Sequence[Candidate],
+            executor: Executor) -> Row:  # fmt: skip
+    """The record against the others, in the same rounds."""
+    runs = [Run("record", candidate=record.candidate)]
+    runs += [Run("known", candidate=other) for other in others if other != record.candidate]
+    entrants = [run.candidate for run in runs if run.candidate is not None]
+    wait([executor.compile(problem, entrant) for entrant in entrants])
+    raced(runs, executor.race(problem, entrants, ROUNDS).result())
+    best = min(runs, key=lambda run: run.regret or float("inf"))
+    return {
+        "problem": str(problem),
+        "kind": kind,
+        "regret": runs[0].regret,
+        "tflops": runs[0].tflops,
+        "record": str(record.candidate),
+        "best": str(best.candidate),
+        "raced": sum(run.regret is not None for run in runs),
+        "note": runs[0].note,
+    }
+
+
+def prove(
+    records: Sequence[Record],
+    spaces: Sequence[RecordedSpace],
+    proven: Mapping[Problem, Sequence[Candidate]],
+    executor: Executor,
+    left: Callable[[], float],
+    rows: list[Row],
+    keep: Callable[[], object],
+) -> None:
+    """Append a row for each record that has none and of whose like something is known; those of
+    which most is known first."""
+    there = {row["problem"] for row in rows}
+    due = [
+        (record, *rivals(record.problem, spaces, proven))
+        for record in records
+        if str(record.problem) not in there
+    ]
+    for record, kind, others in sorted(due, key=lambda each: each[1] != "own"):
+        if others and left() > RACE_S:
+            rows.append(measure(record.problem, record, kind, others, executor))
+            keep()
+
+
+def table(rows: Sequence[Row], records: int) -> str:
+    """Markdown."""
+    lines = ["| problem | known | of the best | TFLOP/s | raced | note |", "| --- " * 6 + "|"]
+    for row in rows:
+        share = f"{1 / row['regret']:.3f}" if row["regret"] else "–"
+        rate = f"{row['tflops']:.0f}" if row["tflops"] else "–"
+        note = row["note"].replace("|", r"\|")
+        cells = (row["problem"], row["kind"], share, rate, str(row["raced"]), note)
+        lines.append(f"| {' | '.join(cells)} |")
+    below = []
+    for kind in ("own", "near"):
+        regrets = [row["regret"] for row in rows if row["kind"] == kind and row["regret"]]
+        if regrets:
+            mean, worst = 1 / exp(fmean(map(log, regrets))), 1 / max(regrets)
+            below.append(
+                f"{kind}: {mean:.4f} of the best known (geometric mean of {len(regrets)} of "
+                f"{records} problems), {worst:.4f} (worst)"
+            )
+    return "\n\n".join(["\n".join(lines), *below])
+
+
+def proven_by(path: Path | None) -> dict[Problem, list[Candidate]]:
+    """The winners of whole exhaustive searches, by what prove_search.py wrote."""
+    found: dict[Problem, list[Candidate]] = {}
+    if path is not None:
+        report = json.loads(path.read_text())
+        for name, runs in kept(report, report["target"]).items():
+            words = name.split()
+            problem = Problem.on_grid(
+                int(words[0][1:]), int(words[1][1:]), words[2] == "causal", words[3]
+            )
+            assert str(problem) == name
+            found[problem] = [
+                run.candidate
+                for run in runs
+                if run.contestant == "exhaustive" and run.candidate is not None
+            ]
+    return found
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("database", type=Path, help="with the records of a grid")
+    parser.add_argument("--proof", type=Path, help="what prove_search.py wrote")
+    parser.add_argument("--budget", default="540s", help="time for all of it")
+    parser.add_argument("--output", type=Path, default=Path("grid.json"))
+    arguments = parser.parse_args(words)
+    try:
+        budget_s = seconds_of("--budget", arguments.budget)
+    except CommandError as error:
+        parser.error(str(error))
+    assert budget_s is not None
+    end = time.monotonic() + budget_s
+    if not arguments.database.exists():
+        parser.error(f"{arguments.database} does not exist")
+    if not has_gpu():
+        parser.error("this measures, but there is no NVIDIA GPU here")
+
+    from tuner.evaluate.local import LocalExecutor
+
+    rows: list[Row] = json.loads(arguments.output.read_text()) if arguments.output.exists() else []
+
+    def keep() -> None:
+        write_atomically(arguments.output, json.dumps(rows, indent=1) + "\n")
+        print(f"{rows[-1]['problem']}: {rows[-1]['regret']}", file=sys.stderr)
+
+    with LocalExecutor() as executor, Store.open(arguments.database) as store:
+        hardware = executor.target.hardware
+        records = [
+            record
+            for record in standing(store.records()).values()
+            if record.target.hardware == hardware
+            and record.target.triton == executor.target.triton
+            and record.origin == "cuda"
+        ]
+        spaces = [
+            space
+            for folder in sorted(path for path in SPACES.iterdir() if path.is_dir())
+            for space in read_folder(folder)
+            if space.header.target.hardware.capability == hardware.capability
+        ]
+        prove(
+            records, spaces, proven_by(arguments.proof), executor,
+            lambda: end - time.monotonic(), rows, keep,
+        )  # fmt: skip
+    print(table(rows, len(records)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Records of a grid race the fastest that is known of their like."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernels.attention import registry
+from kernels.attention.config import Config
+from kernels.attention.problem import Problem
+from scripts import prove_grid
+from scripts.prove_grid import Row, prove, proven_by, rivals, table
+from scripts.prove_search import Run
+from tests.tuner.search.conftest import ToyExecutor, ToyTemplate, problem, record
+from tuner.evaluate.space_file import read_folder
+from tuner.search import candidates
+from tuner.trial import Candidate
+
+BEST = Candidate("toy", Config(BLOCK_M=128, BLOCK_N=64, num_stages=3, flag=True))
+WORSE = Config(BLOCK_M=128, BLOCK_N=64, num_stages=2, flag=True)  # by a tenth
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[ToyTemplate]:
+    template = ToyTemplate()
+    monkeypatch.setattr(registry, "names", lambda: ("toy",))
+    monkeypatch.setattr(registry, "get", lambda name: template)
+    candidates.enumerate_candidates.cache_clear()
+    yield template
+    candidates.enumerate_candidates.cache_clear()
+
+
+def test_the_nearest_spaces_have_the_first_say() -> None:
+    spaces = read_folder(prove_grid.SPACES / "h100")
+    own = Problem.on_grid(128, 8192, True)
+    kind, found = rivals(own, spaces, {})
+    assert kind == "own"
+    templates = [candidate.template for candidate in found[:8]]
+    assert sorted(templates) == ["hopper"] * 4 + ["portable"] * 4
+    assert len(found) == len(set(found)) <= prove_grid.MOST
+    kind, near = rivals(Problem.on_grid(128, 16384, True), spaces, {})
+    assert (kind, near[:8]) == ("near", found[:8])
+    assert rivals(Problem.on_grid(64, 4096, False), spaces, {}) == ("none", [])
+    kind, found = rivals(own, spaces, {own: [BEST]})
+    assert found[0] == BEST
+
+
+def test_a_record_has_its_regret_and_time_ends_it(toy: ToyTemplate) -> None:
+    far, near, own = problem(1024), problem(2048), problem(4096)
+    other = problem(4096, causal=False)  # of whose like nothing is known
+    records = [record(of, WORSE) for of in (other, far, near, own)]
+    rows: list[Row] = []
+    kept: list[int] = []
+    left = iter([100.0, 100.0, 10.0])
+    prove(
+        records, [], {own: [BEST]}, ToyExecutor(), lambda: next(left), rows,
+        lambda: kept.append(len(rows)),
+    )  # fmt: skip
+    assert [(row["problem"], row["kind"]) for row in rows] == [
+        (str(own), "own"),
+        (str(far), "near"),
+    ]
+    assert kept == [1, 2]
+    assert [row["regret"] for row in rows] == [pytest.approx(1.1, abs=0.005)] * 2
+    assert rows[0]["best"] == str(BEST)
+    prove(records, [], {own: [BEST]}, ToyExecutor(), lambda: 100.0, rows, lambda: None)
+    assert [row["problem"] for row in rows] == [str(own), str(far), str(near)]
+    printed = table(json.loads(json.dumps(rows)), len(records))
+    assert "own: 0.9" in printed
+    assert "(geometric mean of 2 of 4 problems)" in printed
+
+
+def test_exhaustive_winners_of_a_proof_count_unless_cut_short(tmp_path: Path) -> None:
+    of, cut = problem(4096), problem(8192)
+    runs = {
+        str(of): [Run("ours", candidate=BEST), Run("exhaustive", candidate=BEST)],
+        str(cut): [Run("exhaustive", candidate=BEST, note="cut short after 9 of 600 trials")],
+    }
+    forms = {name: [run.to_json() for run in each] for name, each in runs.items()}
+    path = tmp_path / "prove.json"
+    path.write_text(json.dumps({"target": {}, "runs": forms}))
+    assert proven_by(path) == {of: [BEST], cut: []}
+    assert proven_by(None) == {}
