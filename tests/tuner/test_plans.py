@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -26,6 +30,7 @@ from tuner.store import locations  # noqa: E402
 from tuner.store.database import Store  # noqa: E402
 from tuner.trial import Candidate, Measurement  # noqa: E402
 
+ROOT = Path(__file__).parents[2]
 quiet = pytest.mark.filterwarnings("ignore::tuner.plans.UntunedWarning")
 TEMPLATE = registry.get("portable")
 PROBLEM = Problem(64, 96, True, "fp16", 1, 2)
@@ -256,10 +261,10 @@ def test_a_changed_database_is_noticed_when_a_new_shape_is_met(
     call(95)
     assert tuner.snapshot_hash() == before
     monkeypatch.delenv("TUNER_REFRESH")
-    stand_in.capturing = True
+    stand_in.capturing = 1
     call(94)
     assert tuner.snapshot_hash() == before
-    stand_in.capturing = False
+    stand_in.capturing = None
     call()  # not new: nobody looks
     assert tuner.snapshot_hash() == before
     call(93)
@@ -290,12 +295,12 @@ def test_a_graph_goes_on_as_it_began(stand_in: StandIn, alone, tmp_path: Path) -
     write(tmp_path / "mine.db", record())
     call()
     default = stand_in.loaded[-1][0]
-    stand_in.capturing = True
+    stand_in.capturing = 1
     call()
     tuner.use(tmp_path / "mine.db")
     call()
     assert [candidate for candidate, _ in stand_in.loaded] == [default]
-    stand_in.capturing = False
+    stand_in.capturing = None
     call()
     assert stand_in.loaded[-1][0].config == other_config()
 
@@ -361,14 +366,105 @@ def test_the_environment_names_the_database(
     assert tuner.use(db=tmp_path / "mine.db") == digest
 
 
+_FORK = """
+import os, sys, threading, warnings
+from tests.tuner.stand_in import standing_in
+from tests.tuner.test_plans import call
+from tuner import plans
+
+warnings.simplefilter("ignore")
+with standing_in():
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with plans._lock:
+            held.set()
+            done.wait()
+
+    threading.Thread(target=hold, daemon=True).start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        call()
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    done.set()
+    call()
+    sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_fork_does_not_wait_for_a_lock_that_a_thread_of_its_parent_held() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _FORK], cwd=ROOT, start_new_session=True, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
+        try:
+            said, _ = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # the child too
+            raise
+    assert process.returncode == 0, said
+
+
 @quiet
-def test_a_fork_renews_its_locks(stand_in: StandIn) -> None:
-    held = plans._lock
-    with held:
-        plans._renew_lock()
-        assert plans._lock is not held
-        worked = []
-        thread = threading.Thread(target=lambda: worked.append(call()))
-        thread.start()
-        thread.join(20)
-    assert worked == [None]
+def test_a_graph_begun_after_a_change_follows_it(stand_in: StandIn, alone, tmp_path: Path) -> None:
+    call()
+    write(tmp_path / "mine.db", record())
+    tuner.use(tmp_path / "mine.db")
+    stand_in.capturing = 1
+    call()
+    assert stand_in.loaded[-1][0].config == other_config()
+    stand_in.capturing = None
+    pinned = other_config(number=20)
+    with tuner.pin(dict(pinned)):
+        stand_in.capturing = 2
+        call()
+        assert stand_in.loaded[-1][0].config == pinned
+
+
+@quiet
+def test_a_graph_follows_a_change_within_an_earlier_graph(stand_in: StandIn, alone) -> None:
+    call()
+    default = stand_in.loaded[-1][0]
+    first, second = (other_config(number=number) for number in (7, 20))
+    stand_in.capturing = 1
+    for config in (first, second):
+        tuner.pin(dict(config))
+        call()
+        assert [candidate for candidate, _ in stand_in.loaded] == [default]
+    stand_in.capturing = 2
+    call()
+    assert stand_in.loaded[-1][0].config == second
+
+
+@quiet
+def test_what_changes_while_a_call_is_being_remembered_is_not_missed(
+    stand_in: StandIn, alone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare = stand_in.prepare
+
+    def interrupted(*arguments):
+        launch = prepare(*arguments)
+        if not plans._pinned:
+            tuner.pin(dict(other_config()))  # as another thread might
+        return launch
+
+    monkeypatch.setattr(stand_in, "prepare", interrupted)
+    call()
+    call()
+    assert stand_in.loaded[-1][0].config == other_config()
+    call()
+    assert stand_in.launched == ["launched", "launched", "repeated"]
+
+
+@quiet
+def test_plans_do_not_grow_without_bound(
+    stand_in: StandIn, alone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans, "_KEPT", 3)
+    for seqlen in (1, 2, 3, 4, 5, 1):
+        call(seqlen)
+        assert len(plans._plans) <= 3
+    assert stand_in.launched == ["launched"] * 5 + ["repeated"]
