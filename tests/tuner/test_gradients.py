@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="the runtime is torch's")
 from torch.autograd import forward_ad  # noqa: E402
 
 import tuner  # noqa: E402
+from kernels.attention.layout import aligned  # noqa: E402
 from tests.tuner.stand_in import StandIn  # noqa: E402
 
 SCALE = 0.125
@@ -157,6 +158,25 @@ def test_the_gradient_of_a_row_without_keys_has_no_influence(poison: float) -> N
     )
     equal(found, expected, atol=0, rtol=0)
     assert all(grad.isfinite().all() for grad in found)
+
+
+def test_the_backward_gets_only_what_it_reads_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+    real = torch.autograd.grad
+
+    def watch(outputs, inputs, grad_outputs, **more):
+        given.append(grad_outputs)
+        return real(outputs, inputs, grad_outputs, **more)
+
+    tensors = draw()
+    out = ours(*tensors)
+    odd = torch.linspace(-1, 1, out.numel() + 1).to(out)[1:].view(out.shape)
+    assert not aligned(odd)
+    expected = real(out, tensors, odd.clone(), retain_graph=True)
+    monkeypatch.setattr(torch.autograd, "grad", watch)
+    equal(real(out, tensors, odd), expected)
+    assert given
+    assert all(map(aligned, given))
 
 
 def test_without_gradients_to_record_none_are() -> None:
