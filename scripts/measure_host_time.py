@@ -17,11 +17,13 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # isort: skip  (before `kernels`, whose name it may share)
@@ -31,8 +33,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from kernels.attention.launching import DirectLaunch
-from kernels.attention.problem import HEADDIMS
+from kernels.attention import hopper, registry
+from kernels.attention.problem import HEADDIMS, Problem
+from kernels.attention.template import Binary, Launch, Resources
 from tuner import repetition, runtime
 
 BLOCKS = 21
@@ -77,19 +80,29 @@ def _on_gpu(headdim: int) -> Iterator[Figure]:
 
 def _on_cpu(headdim: int) -> Iterator[Figure]:
     q, k, v = _tensors(headdim)
-    strides = tuple(tensor.stride() for tensor in (q, k, v))
-    shapes = tuple(tuple(tensor.shape) for tensor in (q, k, v))
-    launch = DirectLaunch(_Nothing(), 1, (0,) * 24, shapes, strides)  # type: ignore[arg-type]
-    entries: dict[str, tuple[bool, object, tuple[int, ...] | None]] = {
-        "custom_attention_forward": (True, None, None),
-        "attention": (True, runtime._SDPA, None),
-        "flash_attn_func": (True, runtime._FLASH, None),
-        "flash_attn_func, lse": (True, runtime._FLASH_LSE, (BATCH, HEADS, SEQLEN)),
+    bhsd = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # as flash_attn_func takes them
+    entries: dict[str, tuple[Tensors, object, tuple[int, ...] | None]] = {
+        "custom_attention_forward": ((q, k, v), None, None),
+        "attention": ((q, k, v), runtime._SDPA, None),
+        "flash_attn_func": (bhsd, runtime._FLASH, None),
+        "flash_attn_func, lse": (bhsd, runtime._FLASH_LSE, tuple(bhsd[0].shape[:3])),
     }
     for name, call in _ours().items():
-        causal, entry, lse_shape = entries[name]
-        repetition.remember(q, k, v, causal, None, launch, entry, lse_shape)
+        given, entry, lse_shape = entries[name]
+        prepare = partial(_prepared, *given, lse_shape is not None)
+        repetition.remember(q, k, v, True, None, prepare, entry, lse_shape)
         yield from _figures(name, headdim, call)
+
+
+def _prepared(q: Tensor, k: Tensor, v: Tensor, lse: bool) -> Launch | None:
+    """The Hopper template's launch of a causal call, whose kernel is a stand-in."""
+    batch, heads, seqlen, headdim = q.shape
+    problem = Problem(headdim, seqlen, True, "fp16", batch, heads)
+    config = registry.get("hopper").default(problem, 90)
+    specialization = replace(problem.specialization, lse=lse)
+    binary = Binary(None, config, specialization, lambda _: Resources(0, 0, 0))
+    kernel: Any = _Nothing()
+    return hopper._work_out(kernel, binary, q, k, v, torch.empty_like(q), headdim**-0.5, 0)
 
 
 def _ours() -> dict[str, Call]:
@@ -184,25 +197,18 @@ class _Nothing:
 
 @contextlib.contextmanager
 def _stand_in() -> Iterator[None]:
-    """Let repetition take the CPU for its device."""
-    patched: dict[str, Any] = {
+    """Let repetition take the CPU for its device, and the Hopper template for an H100."""
+    repetition.forget()
+    device: dict[str, Any] = {
         "_cuda_getDevice": lambda: -1,
         "_cuda_getCurrentRawStream": lambda _: 0,
     }
-    missing: Any = object()
-    before = {name: getattr(torch._C, name, missing) for name in patched}
-    for name, function in patched.items():
-        setattr(torch._C, name, function)
-    repetition.forget()
-    try:
+    with (
+        patch.multiple(torch._C, create=True, **device),
+        patch.object(hopper, "_multiprocessors", lambda _: 132),
+    ):
         yield
-    finally:
-        repetition.forget()
-        for name, function in before.items():
-            if function is missing:
-                delattr(torch._C, name)
-            else:
-                setattr(torch._C, name, function)
+    repetition.forget()
 
 
 def main(words: Sequence[str] | None = None) -> None:

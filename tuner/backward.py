@@ -128,7 +128,7 @@ def _by_sdpa(
     with torch._C._SetExcludeDispatchKeyGuard(key, False), torch.enable_grad():
         q, k, v = (tensor.detach().requires_grad_() for tensor in (q, k, v))
         out = fallback.attention(q, k, v, causal, sm_scale, causal_offset)
-        grad_q, grad_k, grad_v = torch.autograd.grad(out, (q, k, v), grad_out)
+        grad_q, grad_k, grad_v = torch.autograd.grad(out, (q, k, v), readable(grad_out))
     return grad_q, grad_k, grad_v
 
 

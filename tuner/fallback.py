@@ -16,6 +16,9 @@ _announced: set[str] = set()
 # Scores of which log_sum_exp holds this many at once: 2^26 fp32 are 256 MiB.
 _SCORES_AT_ONCE = 2**26
 
+_BOTTOM_RIGHT = 2  # of aten's memory-efficient attention
+_FLASH_HEADDIM = 8  # aten's FlashAttention-2 takes multiples of it
+
 
 class FallbackWarning(UserWarning):
     """An attention call was served by PyTorch's SDPA, not by a tuned kernel."""
@@ -39,31 +42,72 @@ def attention(
     process allows TF32, what SDPA's memory-efficient backend does not take (grouped heads, odd
     headdims) is computed in fp64.
 
+    What is hidden from every row is not read at all. A NaN or infinity in a key that is hidden from
+    some rows stays out of those on a GPU, except where SDPA is left with its backend that adds a
+    mask to the scores ("math": mostly fp32 with grouped heads, headdims that are no multiple of 4
+    or two of them), and on the CPU, where causal_offset is above 0. One in a value reaches, as in
+    every kernel that multiplies by weights of 0, some rows before those that see it.
+
     Args:
-        causal: row i sees the keys j ≤ i + causal_offset. With an offset above 0 SDPA gets a mask
-            of (seqlen_q, seqlen_k).
+        causal: row i sees the keys j ≤ i + causal_offset. With an offset above 0 the backend that
+            adds a mask, and the CPU, get one of (seqlen_q, seqlen_k); so do all where the last row
+            could see more keys than there are.
     """
     q, k, v = (readable(tensor) for tensor in (q, k, v))
     seqlen_q, seqlen_k = q.shape[2], k.shape[2]
-    blind = min(seqlen_q, max(0, -causal_offset)) if causal else 0  # the first rows, without keys
-    if seqlen_k == 0 or blind == seqlen_q:
+    if causal and seqlen_q + causal_offset < seqlen_k:  # keys that no row sees
+        seqlen_k = max(0, seqlen_q + causal_offset)
+        k, v = k[:, :, :seqlen_k], v[:, :, :seqlen_k]
+    if seqlen_k == 0:
         return _zeros(q, k, v, seqlen_q)
+    causal = causal and causal_offset < seqlen_k - 1  # else all rows see all keys
+    blind = max(0, -causal_offset) if causal else 0  # the first rows, without keys
     if sm_scale < 0:  # for which the maximum of FlashAttention-2's softmax is the minimum
         q, sm_scale = -q, -sm_scale
     # The rows after the blind ones are top-left again.
-    mask = None
-    if causal and causal_offset > 0:
-        mask = torch.ones(seqlen_q, seqlen_k, dtype=torch.bool, device=q.device)
-        mask = mask.tril_(min(causal_offset, seqlen_k))
     seeing = q[:, :, blind:] if blind else q
-    top_left, grouped = causal and mask is None, k.shape[1] != q.shape[1]
-    given = seeing, k, v
+    given, grouped, mask = (seeing, k, v), k.shape[1] != q.shape[1], None
+    if causal and causal_offset > 0:
+        if causal_offset == seqlen_k - seqlen_q:
+            found = _bottom_right(*given, sm_scale)
+            if found is not None:
+                return found
+        mask = torch.ones(seqlen_q, seqlen_k, dtype=torch.bool, device=q.device)
+        mask = mask.tril_(causal_offset)
+    top_left = causal and mask is None
     if _by_cublas(*given, mask, top_left, grouped):
         given = seeing.double(), k.double(), v.double()
     out = functional.scaled_dot_product_attention(
         *given, attn_mask=mask, is_causal=top_left, scale=sm_scale, enable_gqa=grouped
     ).to(q.dtype)
     return torch.cat((_zeros(q, k, v, blind), out), dim=2) if blind else out
+
+
+def _bottom_right(q: Tensor, k: Tensor, v: Tensor, sm_scale: float) -> Tensor | None:
+    """The last row sees all keys: by that backend of SDPA which it would choose, of those that
+    leave out what is hidden by themselves; None if there is none for these.
+
+    As torch.nn.attention.bias.CausalBias has it, whose constructor allocates twice the mask, and
+    which gives way where somebody put a function of his own in SDPA's place.
+    """
+    if not q.is_cuda:
+        return None
+    cuda, aten = torch.backends.cuda, torch.ops.aten
+    headdim, grouped = q.shape[3], k.shape[1] != q.shape[1]
+    params = cuda.SDPAParams(q, k, v, None, 0.0, False, grouped)
+    if cuda.can_use_flash_attention(params):
+        missing = -headdim % _FLASH_HEADDIM
+        if missing:
+            q, k, v = (functional.pad(tensor, (0, missing)) for tensor in (q, k, v))
+        out, *_ = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True, scale=sm_scale)
+        return out[..., :headdim]  # type: ignore[no-any-return]
+    if grouped or not cuda.can_use_efficient_attention(params):
+        return None
+    out, *_ = aten._efficient_attention_forward(
+        *(tensor.transpose(1, 2) for tensor in (q, k, v)), None, None, None, None, None, 0.0,
+        _BOTTOM_RIGHT, q.requires_grad or k.requires_grad or v.requires_grad, scale=sm_scale,
+    )  # fmt: skip
+    return out.transpose(1, 2)  # type: ignore[no-any-return]
 
 
 def _by_cublas(

@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from kernels.attention.layout import aligned, readable
 from kernels.attention.problem import HEADDIMS
 from kernels.attention.template import Launch
 from tuner import backward, fallback, plans
 from tuner.plans import Plan
+from tuner.validation import refuse_tangents
 
 
 def attention_forward(
@@ -31,7 +33,8 @@ def attention_forward(
 ) -> tuple[Tensor, Tensor | None]:
     """out = softmax(sm_scale·q·kᵀ + mask)·v, and the logarithm of the softmax's denominator.
 
-    The arguments must be valid (`validation.validate`). Differentiable, also within torch.compile.
+    The arguments must be valid (`validation.validate`), and without tangents. Differentiable in
+    reverse, also within torch.compile.
 
     Args:
         q: (batch, heads, seqlen_q, headdim), any strides, on a CUDA device.
@@ -75,6 +78,8 @@ def prepared_launch(
     addresses; None where such calls need more than a launch."""
     if type(q) is not Tensor or sm_scale < 0 or q.numel() == 0:
         return None
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # whose tensors lie nowhere
+        return None
     plan = plans.known(q, k, v, causal, wants_lse)
     if plan is None or plan.template is None or plan.binary is None:
         return None
@@ -100,6 +105,8 @@ def _forward(
     wants_lse: bool,
     strict: bool,
 ) -> tuple[Tensor, Tensor]:
+    if forward_ad._current_level >= 0:  # compiled graphs call nothing but the operator
+        _refuse_tangents(q, k, v)
     plan = plans.plan_for(q, k, v, causal, wants_lse)
     if plan.template is None:
         if strict:
@@ -117,6 +124,13 @@ def _forward(
         with torch.cuda.device(index):
             _launch(plan, q, k, v, out, lse if wants_lse else None, causal_offset, sm_scale)
     return out, lse
+
+
+def _refuse_tangents(q: Tensor, k: Tensor, v: Tensor) -> None:
+    # Only autograd sees them, which is switched off in here.
+    guard, keys = torch._C._SetExcludeDispatchKeyGuard, torch._C.DispatchKey
+    with guard(keys.AutogradFunctionality, False), guard(keys.ADInplaceOrView, False):
+        refuse_tangents(q, k, v)
 
 
 def _launch(

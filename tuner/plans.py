@@ -16,10 +16,12 @@ from torch import Tensor
 from kernels.attention import registry
 from kernels.attention.problem import HEADDIMS, Problem, Specialization
 from kernels.attention.template import Binary, CompileError, Template
-from tuner import caution, device, liveness, misses, repetition, snapshot
+from tuner import capture, caution, device, liveness, misses, repetition, snapshot
 from tuner.resolve import Resolution
 from tuner.target import Target
 from tuner.trial import Candidate
+
+_KEPT = 65536  # plans; a seqlen that grows token by token takes one for each
 
 DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
@@ -39,7 +41,9 @@ class Plan:
 
 _Key = tuple[Any, ...]
 _plans: dict[_Key, Plan] = {}
-_former: dict[_Key, Plan] = {}  # the plans before the last renewal
+# A CUDA graph within which plans were renewed, and those it began with.
+_graph: int | None = None
+_former: dict[_Key, Plan] = {}
 _pinned: tuple[Candidate, ...] = ()
 _warned: set[tuple[Any, ...]] = set()
 _lock = threading.RLock()
@@ -67,11 +71,15 @@ def known(q: Tensor, k: Tensor, v: Tensor, causal: bool, lse: bool) -> Plan | No
 
 def renew(change: Callable[[], None]) -> None:
     """Make `change` to what plans follow from; every shape is planned anew at its next call, except
-    inside a CUDA graph that is being captured, which goes on as it began."""
-    global _former
+    inside a CUDA graph that the caller is capturing, which goes on as it began. (One that another
+    thread is capturing follows the change: nothing tells which began before.)"""
+    global _graph, _former
     with _lock:
         change()
-        _former = {**_former, **_plans} if len(_former) < 1024 else dict(_plans)
+        graph = capture.current()
+        # The earliest that a graph began with, should there be several renewals within it.
+        before = _former if graph is not None and graph == _graph else {}
+        _graph, _former = graph, {} if graph is None else {**_plans, **before}
         _plans.clear()
         repetition.forget()
 
@@ -107,11 +115,13 @@ def _make(key: _Key, q: Tensor, k: Tensor, v: Tensor, causal: bool, lse: bool) -
         plan = _plans.get(key)
         if plan is not None:
             return plan
-        if torch.cuda.is_current_stream_capturing():
-            if key in _former:
-                return _former[key]
-        else:
+        graph = capture.current()
+        if graph is None:
             renew_if_changed()
+        elif graph == _graph and key in _former:
+            return _former[key]
+        if len(_plans) >= _KEPT:
+            _plans.clear()
         plan = _plans[key] = _find(q, k, v, causal, lse)
         return plan
 

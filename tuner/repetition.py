@@ -3,14 +3,18 @@
 Calls are alike if they come through the same entry point, their tensors agree in shape, strides,
 dtype and device, and the other arguments in value: then the earlier call's checks and its prepared
 launch hold for this one too. What depends on the moment is checked each time: addresses, gradients,
-autocast, the current device, and whether anything intercepts operators (dispatch modes, function
-transforms, torch.jit.trace), which must see the operator instead.
+autocast, the current device, and whether anything intercepts operators (modes, function transforms,
+forward-mode differentiation, torch.jit.trace), which must see the operator instead.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
+from torch.utils._device import DeviceContext
 
 from kernels.attention.layout import ALIGNMENT
 from kernels.attention.template import Launch
@@ -63,6 +67,8 @@ def repeat(
         or interceptors._len_torch_dispatch_stack()
         or interceptors._functorch.peek_interpreter_stack() is not None
         or interceptors._is_tracing()
+        or forward_ad._current_level >= 0
+        or (interceptors._len_torch_function_stack() and _modes_see_functions())
         or torch.is_autocast_enabled()
         or ((q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled())
     ):
@@ -86,24 +92,38 @@ def remember(
     v: Tensor,
     causal: bool,
     sm_scale: float | None,
-    launch: Launch | None,
+    prepare: Callable[[], Launch | None],
     entry: object = None,
     lse_shape: tuple[int, ...] | None = None,
 ) -> None:
-    """Serve calls like this one by `launch`, unless that is None. It was prepared for q's device,
-    and writes an lse of `lse_shape` unless that is None."""
+    """Serve calls like this one by the launch that `prepare` returns, unless that is None. It is
+    for q's device, and writes an lse of `lse_shape` unless that is None."""
+    # Before it is prepared: what another thread bids forget meanwhile is not remembered.
+    launches = _launches
+    launch = prepare()
     if launch is None:
         return
-    if len(_launches) >= _KEPT:
-        _launches.clear()
+    if len(launches) >= _KEPT:
+        launches.clear()
     key = (
         q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(),
         q.dtype, k.dtype, v.dtype, q.get_device(), k.get_device(), v.get_device(),
         causal, sm_scale, entry,
     )  # fmt: skip
-    _launches[key] = q.get_device(), lse_shape, launch
+    launches[key] = q.get_device(), lse_shape, launch
 
 
 def forget() -> None:
     """Let every call take the long way again."""
-    _launches.clear()
+    global _launches
+    _launches = {}
+
+
+def _modes_see_functions() -> bool:
+    """Whether a mode intercepts functions that is not just a default device's, which leaves ours
+    alone."""
+    interceptors = torch._C
+    return any(
+        type(interceptors._get_function_stack_at(index)) is not DeviceContext
+        for index in range(interceptors._len_torch_function_stack())
+    )

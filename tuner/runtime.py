@@ -7,12 +7,14 @@ says.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, empty_like
 
 from tuner.forward import attention_forward, needs_gradients, prepared_launch
 from tuner.repetition import remember, repeat
-from tuner.validation import FLASH, SDPA, validate, validate_flag
+from tuner.validation import FLASH, SDPA, refuse_tangents, validate, validate_flag
 
 # Entry points that tell apart what they remember; custom_attention_forward has None.
 _SDPA, _SDPA_GQA, _FLASH, _FLASH_LSE = "sdpa", "sdpa gqa", "flash", "flash lse"
@@ -39,26 +41,29 @@ def custom_attention_forward(
     Returns:
         (batch, nheads, seqlen, headdim) in q's dtype and layout. Inputs that a kernel cannot read
         in place (last stride not 1, rows not aligned to 16 bytes) are copied. Gradients are those
-        of SDPA, also within torch.compile; there are none of second order. Under autocast the
-        inputs are cast, as SDPA's are. The same call gives the same bits; so does the same sequence
-        in another batch, unless another config serves that (see `lookup`).
+        of SDPA, also within torch.compile; there are none of second order, and none in forward
+        mode. Under autocast the inputs are cast, as SDPA's are. The same call gives the same bits;
+        so does the same sequence in another batch, unless another config serves that (see
+        `lookup`).
 
     Raises:
         TypeError, ValueError: an argument is wrong; one sentence names it.
-        NotImplementedError: strict, and no template serves the call.
+        NotImplementedError: strict, and no template serves the call; or a tensor has a tangent of
+            forward-mode differentiation.
     """
     compiling = torch.compiler.is_compiling()
-    if not compiling:
+    if not compiling and (strict is False or strict is True):
         known = repeat(q, k, v, causal, sm_scale)
         if known is not None:
             return known  # type: ignore[return-value]
     validate_flag("strict", strict)
     q, k, v = _autocast(q, k, v)
     scale = validate(q, k, v, causal, sm_scale)
+    refuse_tangents(q, k, v)
     out, _ = attention_forward(q, k, v, causal, 0, scale, strict=strict)
     if not (compiling or needs_gradients(q, k, v)):
-        launch = prepared_launch(q, k, v, out, causal, 0, scale, False)
-        remember(q, k, v, causal, sm_scale, launch)
+        prepare = partial(prepared_launch, q, k, v, out, causal, 0, scale, False)
+        remember(q, k, v, causal, sm_scale, prepare)
     return out
 
 
@@ -88,11 +93,12 @@ def attention(
 
     Raises:
         TypeError, ValueError: an argument is wrong; one sentence names it.
-        NotImplementedError: strict, and no template serves the call.
+        NotImplementedError: strict, and no template serves the call; or a tensor has a tangent of
+            forward-mode differentiation.
     """
     compiling = torch.compiler.is_compiling()
     entry = _SDPA_GQA if enable_gqa is True else _SDPA if enable_gqa is False else None
-    if not compiling and entry is not None:
+    if not compiling and entry is not None and (strict is False or strict is True):
         known = repeat(query, key, value, is_causal, scale, entry)
         if known is not None:
             return known  # type: ignore[return-value]
@@ -100,14 +106,15 @@ def attention(
     validate_flag("strict", strict)
     q, k, v = _autocast(query, key, value)
     factor = validate(q, k, v, is_causal, scale, SDPA)
+    refuse_tangents(q, k, v, SDPA)
     if not enable_gqa and k.shape[1] != q.shape[1]:
         raise ValueError(
             f"key has {k.shape[1]} heads, but must have query's {q.shape[1]} unless enable_gqa=True"
         )
     out, _ = attention_forward(q, k, v, is_causal, 0, factor, strict=strict)
     if not (compiling or needs_gradients(q, k, v)):
-        launch = prepared_launch(q, k, v, out, is_causal, 0, factor, False)
-        remember(q, k, v, is_causal, scale, launch, entry)
+        prepare = partial(prepared_launch, q, k, v, out, is_causal, 0, factor, False)
+        remember(q, k, v, is_causal, scale, prepare, entry)
     return out
 
 
@@ -139,11 +146,12 @@ def flash_attn_func(
 
     Raises:
         TypeError, ValueError: an argument is wrong; one sentence names it.
-        NotImplementedError: strict, and no template serves the call.
+        NotImplementedError: strict, and no template serves the call; or a tensor has a tangent of
+            forward-mode differentiation.
     """
     compiling = torch.compiler.is_compiling()
     entry = _FLASH_LSE if return_lse is True else _FLASH if return_lse is False else None
-    if not compiling and entry is not None:
+    if not compiling and entry is not None and (strict is False or strict is True):
         known = repeat(q, k, v, causal, softmax_scale, entry)
         if known is not None:
             return known
@@ -151,15 +159,16 @@ def flash_attn_func(
     validate_flag("strict", strict)
     q, k, v = _autocast(q, k, v)
     scale = validate(q, k, v, causal, softmax_scale, FLASH)
+    refuse_tangents(q, k, v)
     offset = k.shape[1] - q.shape[1]
     bhsd = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     out, lse = attention_forward(*bhsd, causal, offset, scale, return_lse, strict)
     result = out.transpose(1, 2)
     # The layout that the next call gets; another where the order of q's strides is ambiguous.
     if not (compiling or needs_gradients(q, k, v)) and result.stride() == empty_like(q).stride():
-        launch = prepared_launch(*bhsd, out, causal, offset, scale, return_lse)
+        prepare = partial(prepared_launch, *bhsd, out, causal, offset, scale, return_lse)
         lse_shape = tuple(lse.shape) if lse is not None else None
-        remember(q, k, v, causal, softmax_scale, launch, entry, lse_shape)
+        remember(q, k, v, causal, softmax_scale, prepare, entry, lse_shape)
     return result if lse is None else (result, lse)
 
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from kernels.attention.printable import shown
 
-_LARGEST = torch.finfo(torch.float32).max / 2  # of a scale: the kernels multiply it by log2(e)
+# Of a scale: times log2(e), and the next power of two, must be finite in fp32 too.
+_LARGEST = torch.finfo(torch.float32).max / 4
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -117,3 +119,19 @@ def validate_flag(name: str, value: object) -> None:
     """
     if not isinstance(value, bool):
         raise TypeError(f"{name} is {shown(value)}, but must be True or False")
+
+
+def refuse_tangents(q: Tensor, k: Tensor, v: Tensor, words: Words = OURS) -> None:
+    """Check that forward-mode differentiation wants nothing of us: the operator, which has no such
+    derivative, would drop a tangent without a word.
+
+    Raises:
+        NotImplementedError: a tensor has a tangent.
+    """
+    if forward_ad._current_level < 0:
+        return
+    for name, tensor in ((words.q, q), (words.k, k), (words.v, v)):
+        if forward_ad.unpack_dual(tensor).tangent is not None:
+            raise NotImplementedError(
+                f"{name} has a tangent, but attention has no forward-mode derivative"
+            )

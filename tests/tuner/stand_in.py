@@ -14,7 +14,7 @@ import torch
 from kernels.attention.problem import Specialization
 from kernels.attention.reference import attention_reference
 from kernels.attention.template import Binary, Resources, Template
-from tuner import backward, device, forward, misses, plans, repetition, runtime, snapshot
+from tuner import backward, capture, device, forward, misses, plans, repetition, runtime, snapshot
 from tuner.snapshot import Snapshot
 from tuner.target import Hardware, Target
 from tuner.trial import Candidate
@@ -36,7 +36,7 @@ class StandIn(Template):
     name: str = "stand-in"
     loaded: list[tuple[Candidate, Specialization]] = field(default_factory=list)
     launched: list[str] = field(default_factory=list)
-    capturing: bool = False
+    capturing: int | None = None  # the id of a CUDA graph
     version = "stand-in"
 
     def load(self, candidate: Candidate, specialization: Specialization, capability: int) -> Any:
@@ -88,6 +88,7 @@ def standing_in() -> Iterator[StandIn]:
         patch.setattr(plans, "_load", template.load)
         patch.setattr(plans, "_plans", {})
         patch.setattr(plans, "_former", {})
+        patch.setattr(plans, "_graph", None)
         patch.setattr(plans, "_warned", set())
         patch.setattr(plans, "_pinned", ())
         patch.setattr(misses, "_found", {})
@@ -96,7 +97,7 @@ def standing_in() -> Iterator[StandIn]:
         patch.setattr(runtime, "validate", _scale)
         patch.setattr(torch.cuda, "current_device", lambda: None)
         patch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
-        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: template.capturing)
+        patch.setattr(capture, "current", lambda: template.capturing)
         patch.setattr(torch._C, "_cuda_getDevice", lambda: -1, raising=False)
         patch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 77, raising=False)
         repetition.forget()

@@ -214,18 +214,49 @@ def test_inference_mode_and_no_grad(stand_in: StandIn) -> None:
                 close(tuner.custom_attention_forward(*tensors), expected)
 
 
-def test_autocast_casts_what_sdpa_would(stand_in: StandIn, monkeypatch) -> None:
+@pytest.mark.parametrize("entry", ["custom_attention_forward", "attention", "flash_attn_func"])
+def test_autocast_casts_what_sdpa_would(stand_in: StandIn, monkeypatch, entry: str) -> None:
     seen = []
+    real = tuner.runtime.validate
+
+    def validate(*arguments):
+        seen.append([t.dtype for t in arguments[:3]])
+        return real(*arguments)
+
+    q, k, v = draw(4, 4)
+    function = getattr(tuner, entry)
+    function(q, k, v)  # a call like it must be cast all the same
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: True)
     monkeypatch.setattr(torch, "get_autocast_dtype", lambda _: torch.bfloat16)
-    monkeypatch.setattr(
-        tuner.runtime, "validate", lambda q, k, v, *_: seen.append((q.dtype, v.dtype)) or 0.125
-    )
+    monkeypatch.setattr(tuner.runtime, "validate", validate)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    q, k, v = draw()
-    tuner.runtime._autocast(q, k, v)
-    casted = tuner.runtime._autocast(q.float(), k.double(), v)
-    assert [t.dtype for t in casted] == [torch.bfloat16, torch.float64, torch.bfloat16]
+    assert function(q, k, v).dtype == torch.bfloat16
+    assert function(q.float(), k, v.bfloat16()).dtype == torch.bfloat16
+    function(q, k, v.double())  # which the real `validate` refuses
+    casted = [torch.bfloat16] * 3
+    assert seen == [casted, casted, [torch.bfloat16, torch.bfloat16, torch.float64]]
+
+
+@pytest.mark.parametrize("entry", ["custom_attention_forward", "attention", "flash_attn_func"])
+@pytest.mark.parametrize("strict", [1, None, "yes"])
+def test_a_call_like_an_earlier_one_is_checked_for_strict_too(stand_in, entry, strict) -> None:
+    tensors = draw()
+    getattr(tuner, entry)(*tensors)
+    with pytest.raises(TypeError, match=r"^strict is .*, but must be True or False$"):
+        getattr(tuner, entry)(*tensors, strict=strict)
+    getattr(tuner, entry)(*tensors, strict=True)
+    assert stand_in.launched == ["launched", "repeated"]
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_vmap_gives_what_single_calls_give(stand_in: StandIn) -> None:
+    q, k, v = (t.unflatten(0, (2, 1)) for t in draw())
+    for _ in range(2):
+        found = torch.vmap(tuner.attention)(q, k, v)
+        for each in zip(found, q, k, v):
+            close(each[0], attention_reference(*each[1:], 1 / 8)[0])
+    tuner.attention(q[0], k[0], v[0])
+    assert "repeated" not in stand_in.launched  # nothing of vmap's was remembered
 
 
 SHAPE = "has .nheads, seqlen."

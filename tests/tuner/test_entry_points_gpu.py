@@ -133,12 +133,16 @@ def test_views(kind: str, causal: bool) -> None:
 @pytest.mark.parametrize("kind", IN_PLACE)
 def test_what_is_read_in_place_costs_no_memory_but_the_output(kind: str) -> None:
     tensors = views()[kind]
-    tuner.custom_attention_forward(*tensors)
-    tuner.flash_attn_func(*(t.transpose(1, 2) for t in tensors))
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    out = tuner.custom_attention_forward(*tensors)
-    assert torch.cuda.max_memory_allocated() - before <= out.numel() * 2 + 1024
+    bshd = [t.transpose(1, 2) for t in tensors]
+    for call in (
+        lambda: tuner.custom_attention_forward(*tensors),
+        lambda: tuner.flash_attn_func(*bshd),
+    ):
+        call()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        out = call()
+        assert torch.cuda.max_memory_allocated() - before <= out.numel() * 2 + 1024
 
 
 def test_the_first_flash_call_with_lse_inside_capture() -> None:
@@ -156,6 +160,30 @@ def test_the_first_flash_call_with_lse_inside_capture() -> None:
     )
     close(out.transpose(1, 2), expected)
     torch.testing.assert_close(lse, logs, atol=2e-3, rtol=2e-3)
+
+
+def test_a_graph_goes_on_as_it_began_and_one_begun_after_a_change_follows_it() -> None:
+    from tuner import capture, plans
+
+    q, k, v = draw(335, 335)
+    tuner.custom_attention_forward(q, k, v)
+    torch.cuda.synchronize()
+    key = plans._key(q, k, v, True, False)
+    began = plans._plans[key]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        first = capture.current()
+        assert first not in (None, capture.UNTOLD)
+        tuner.use()
+        tuner.custom_attention_forward(q, k, v)
+        assert key not in plans._plans
+        assert plans.plan_for(q, k, v, True, False) is began
+    assert capture.current() is None
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        assert capture.current() not in (None, first)
+        tuner.custom_attention_forward(q, k, v)
+        assert key in plans._plans
 
 
 def test_a_new_snapshot_amid_a_capture_changes_nothing_in_it() -> None:

@@ -11,6 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the fallback is torch's")
 
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
 from kernels.attention.layout import aligned  # noqa: E402
 from kernels.attention.reference import attention_reference  # noqa: E402
 from tuner import fallback  # noqa: E402
@@ -62,6 +64,112 @@ def test_lse_of_fp32_is_that_of_fp32_whatever_products_the_process_allows() -> N
     assert lse.dtype == torch.float32
     # Products rounded to fp32, let alone TF32, would be off by more than the last bit.
     torch.testing.assert_close(lse, scores.logsumexp(-1).float(), atol=0, rtol=2.0**-23)
+
+
+POISONS = [float("nan"), float("inf")]
+DTYPES = [torch.float16, torch.bfloat16, torch.float32]
+
+
+def poisoned(dtype: torch.dtype, heads_kv: int, seqlen_k: int = 20) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = (4, 20, 80), (heads_kv, seqlen_k, 80), (heads_kv, seqlen_k, 80)
+    return [torch.randn(1, *shape, generator=generator).to(dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize("poison", POISONS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("offset", [0, -3])
+@pytest.mark.parametrize("heads_kv", [4, 2])
+def test_a_poisoned_key_stays_out_of_the_rows_it_is_hidden_from(
+    poison: float, dtype: torch.dtype, offset: int, heads_kv: int
+) -> None:
+    q, k, v = poisoned(dtype, heads_kv)
+    clean = fallback.attention(q, k, v, True, 0.1, offset)
+    k[:, :, 12] = poison
+    out = fallback.attention(q, k, v, True, 0.1, offset)
+    first = 12 - offset  # that sees it
+    torch.testing.assert_close(out[:, :, :first], clean[:, :, :first], atol=0, rtol=0)
+    assert out[:, :, first:].isnan().all() or poison == torch.inf
+
+
+@pytest.mark.parametrize("poison", POISONS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("offset", [0, 3, -3, -20])
+@pytest.mark.parametrize("heads_kv", [4, 2])
+def test_what_is_hidden_from_every_row_is_not_read(
+    poison: float, dtype: torch.dtype, offset: int, heads_kv: int
+) -> None:
+    q, k, v = poisoned(dtype, heads_kv, 31)
+    clean = fallback.attention(q, k, v, True, 0.1, offset)
+    for tensor in (k, v):
+        tensor[:, :, 20 + offset :] = poison
+    given = [tensor.requires_grad_() for tensor in (q, k, v)]
+    out = fallback.attention(*given, True, 0.1, offset)
+    torch.testing.assert_close(out, clean, atol=0, rtol=0)
+    gradients = torch.autograd.grad(out.float().sum(), given)
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    assert not any(gradient[:, :, 20 + offset :].count_nonzero() for gradient in gradients[1:])
+
+
+def test_a_row_that_sees_all_keys_needs_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    masks = []
+    real = torch.nn.functional.scaled_dot_product_attention
+
+    def watch(*tensors, **more):
+        masks.append((more["attn_mask"], more["is_causal"]))
+        return real(*tensors, **more)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watch)
+    q, k, v = poisoned(torch.float16, 4)
+    expected, _ = attention_reference(q[:, :, :1], k, v, 0.1, True, 19)
+    for offset in (19, 20, 2**40):
+        out = fallback.attention(q[:, :, :1], k, v, True, 0.1, offset)
+        torch.testing.assert_close(out.float(), expected, atol=5e-3, rtol=5e-3)
+    assert masks == [(None, False)] * 3
+
+
+@pytest.mark.parametrize("backend", ["flash", "efficient", None])
+@pytest.mark.parametrize("headdims", [(80, 80), (36, 36), (64, 32)])
+@pytest.mark.parametrize("heads_kv", [4, 2])
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_backend_that_masks_by_itself_gets_no_mask(
+    backend: str | None, headdims: tuple[int, int], heads_kv: int, grad: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    headdim, headdim_v = headdims
+    if backend == "flash" and headdim != headdim_v:
+        pytest.skip("which it does not take")
+    called = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            called.append(function)
+            return function(*args, **(kwargs or {}))
+
+    for name in ("flash", "efficient"):
+        can = f"can_use_{name}_attention"
+        monkeypatch.setattr(torch.backends.cuda, can, lambda _, takes=name == backend: takes)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    with Watch():
+        q, k, v = (
+            torch.empty(2, heads, seqlen, size, dtype=torch.float16, device="meta")
+            for heads, seqlen, size in (
+                (4, 20, headdim), (heads_kv, 29, headdim), (heads_kv, 29, headdim_v),
+            )
+        )  # fmt: skip
+        given = [tensor.requires_grad_(grad) for tensor in (q, k, v)]
+        out = fallback.attention(*given, True, 0.1, 5)
+        assert (out.shape, out.dtype) == ((2, 4, 20, headdim_v), torch.float16)
+        # The meta kernel of the other backward does not take what aten's own formula gives it.
+        if grad and backend != "efficient":
+            gradients = torch.autograd.grad(out.sum(), given)
+            assert [gradient.shape for gradient in gradients] == [t.shape for t in given]
+    names = {function.name() for function in called}
+    masked = backend is None or (backend == "efficient" and heads_kv == 2)
+    assert ("aten::tril_" in names) == masked
+    assert ("aten::_scaled_dot_product_flash_attention" in names) == (backend == "flash")
+    efficient = backend == "efficient" and not masked
+    assert ("aten::_efficient_attention_forward" in names) == efficient
 
 
 @pytest.mark.parametrize("may_round", [True, False])

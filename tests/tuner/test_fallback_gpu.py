@@ -101,3 +101,45 @@ def test_fp32_keeps_its_precision_where_tf32_is_allowed(
     assert out.dtype == torch.float32
     torch.testing.assert_close(out.double(), reference, atol=1e-5, rtol=1e-5)
     assert tf32_allowed() == before
+
+
+@pytest.mark.filterwarnings("ignore::tuner.fallback.FallbackWarning")
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("headdim", [36, 80, 320])
+@pytest.mark.parametrize("offset", [0, 100, -100])
+def test_a_poisoned_key_stays_out_of_the_rows_it_is_hidden_from(
+    poison: float, dtype: torch.dtype, headdim: int, offset: int
+) -> None:
+    q = draw(2, 4, 200, headdim, dtype=dtype)[0]
+    k, v = draw(2, 4, 200 + offset, headdim, dtype=dtype, seed=1)[:2]
+
+    def call() -> torch.Tensor:
+        bshd = (t.transpose(1, 2) for t in (q, k, v))
+        return tuner.flash_attn_func(*bshd, causal=True).transpose(1, 2)
+
+    clean = call()
+    k[:, :, 90] = poison
+    out = call()
+    first = max(0, 90 - offset)  # that sees it
+    assert torch.equal(out[:, :, :first], clean[:, :, :first])
+    if poison != poison:
+        assert out[:, :, first:].isnan().all()
+
+
+@pytest.mark.filterwarnings("ignore::tuner.fallback.FallbackWarning")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("headdim", [36, 80, 320])
+def test_bottom_right_causality_takes_no_mask(dtype: torch.dtype, headdim: int) -> None:
+    q = torch.randn(1, 1, 4096, headdim, dtype=dtype, device="cuda")
+    k = torch.randn(1, 1, 8192, headdim, dtype=dtype, device="cuda")
+    fallback.attention(q, k, k, True, 0.1, 4096)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    out = fallback.attention(q, k, k, True, 0.1, 4096)
+    assert torch.cuda.max_memory_allocated() - before < 4096 * 8192
+    scores = 0.1 * q.double() @ k.double().mT
+    hidden = torch.ones(4096, 8192, dtype=torch.bool, device="cuda").triu(4097)
+    expected = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ k.double()
+    tolerance = 1e-2 if dtype == torch.float16 else 1e-4
+    torch.testing.assert_close(out.double(), expected, atol=tolerance, rtol=tolerance)

@@ -79,6 +79,44 @@ def test_gradients(case, lengths, causal, compiled, entry) -> None:
         close(mine, theirs, factor=3)
 
 
+@pytest.mark.parametrize("headdim", [64, 80])
+def test_a_misaligned_gradient_is_read_right(headdim: int) -> None:
+    tensors = draw(130, 130, headdim=headdim, grad=True)
+    out = tuner.attention(*tensors, is_causal=True)
+    odd = torch.randn(out.numel() + 1, dtype=out.dtype, device="cuda")[1:].view(out.shape)
+    found = torch.autograd.grad(out, tensors, odd, retain_graph=True)
+    expected = torch.autograd.grad(out, tensors, odd.clone())
+    for mine, theirs in zip(found, expected):
+        close(mine, theirs)
+
+
+@pytest.mark.parametrize("heads_kv", [8, 2])
+@pytest.mark.parametrize("headdims", [(64, 64), (80, 80), (30, 30), (64, 36)])
+@pytest.mark.parametrize("lengths", [(130, 130), (64, 200)])
+def test_gradients_of_fp32_keep_their_precision_where_tf32_is_allowed(
+    heads_kv: int, headdims: tuple[int, int], lengths: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    square = torch.randn(256, 256, device="cuda")
+    rounded = ((square @ square).double() - square.double() @ square.double()).abs().max()
+    assert rounded > 1e-3  # plain products are TF32's
+    headdim, headdim_v = headdims
+    tensors = draw(
+        *lengths, heads_kv=heads_kv, headdim=headdim, headdim_v=headdim_v, dtype=torch.float32,
+        grad=True,
+    )  # fmt: skip
+
+    def flash(q, k, v):
+        return tuner.flash_attn_func(*(t.transpose(1, 2) for t in (q, k, v)), causal=True)
+
+    doubles = [t.detach().double().requires_grad_() for t in tensors]
+    expected = gradients(exact(True, True), doubles)
+    found = gradients(lambda *given: flash(*given).transpose(1, 2), tensors)
+    for mine, theirs in zip(found, expected):
+        torch.testing.assert_close(mine.double(), theirs, atol=1e-4, rtol=1e-4)
+
+
 def test_the_backward_is_atens_where_it_fits() -> None:
     from torch.profiler import ProfilerActivity, profile
 

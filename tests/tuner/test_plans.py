@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -26,10 +30,10 @@ from tuner.store import locations  # noqa: E402
 from tuner.store.database import Store  # noqa: E402
 from tuner.trial import Candidate, Measurement  # noqa: E402
 
+ROOT = Path(__file__).parents[2]
 quiet = pytest.mark.filterwarnings("ignore::tuner.plans.UntunedWarning")
 TEMPLATE = registry.get("portable")
 PROBLEM = Problem(64, 96, True, "fp16", 1, 2)
-HOPPER = registry.get("hopper").default(Problem.on_grid(128, 4096, True), 90)
 
 
 def other_config(problem: Problem = PROBLEM, number: int = 7) -> Config:
@@ -162,86 +166,6 @@ def test_records_from_elsewhere_serve_with_a_warning(
 
 
 @quiet
-def test_pinning(stand_in: StandIn) -> None:
-    call()
-    default = stand_in.loaded[-1][0]
-    pinned = other_config()
-    with tuner.pin(dict(pinned)) as pin:
-        assert pin.candidates[0] == Candidate("portable", pinned)
-        call()
-        assert stand_in.loaded[-1][0].config == pinned
-        assert tuner.lookup(64, 96, batch=1, heads=2, target=H100).source == "pinned"
-        # A config of headdim 64 that headdim 256 has no room for or does not know.
-        found = tuner.lookup(256, 96, batch=1, heads=2, target=H100)
-        assert found.source != "pinned"
-        assert found.reason.startswith("the pinned config cannot; ")
-    call()
-    assert stand_in.loaded[-1][0] == default
-    tuner.pin(default)
-    assert tuner.lookup(64, 96, batch=1, heads=2, target=H100).candidate == default
-    tuner.pin(None)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "sentence"),
-    [
-        ((3,), TypeError, "config is of type int, but must be a candidate, a mapping or None"),
-        (({"BLOCK_M": 7},), ValueError, "no template accepts that"),
-        (({"BLOCK_M": 7}, "nothing"), ValueError, "template is 'nothing', but must be one of"),
-        (({"BLOCK_M": 1.5},), TypeError, "BLOCK_M is 1.5"),
-        ((Candidate("hopper", None),), TypeError, "config's config is of type NoneType, but must"),
-        ((Candidate("nope", HOPPER),), ValueError, "config's template is 'nope', but must be one"),
-        ((Candidate(None, HOPPER),), ValueError, "config's template is None, but must be one"),
-        ((None, "nope"), ValueError, "template is 'nope', but config is None"),
-        ((Candidate("hopper", HOPPER), "portable"), ValueError, "template is 'portable', but"),
-    ],
-)
-def test_what_cannot_be_pinned(arguments, error, sentence) -> None:
-    with pytest.raises(error, match=sentence):
-        tuner.pin(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"early_halves": 3}, r"early_halves is 3, but must be one of \(0, 1, 2\)$"),
-        ({"early_halves": 1, "whole_loop": False}, "early_halves 1 is part of whole_loop$"),
-        ({"early_halves": "x\n\x1b" * 10**6}, r"early_halves is 'x\\n\\x1bx.*\.\.\., but must be"),
-        ({"early_halves": "\u202e"}, r"early_halves is '\\u202e', but must be one of"),
-    ],
-)
-def test_a_pinned_config_is_refused_for_the_templates_own_reason(changes, reason) -> None:
-    for arguments in (Config(HOPPER, **changes),), (Candidate("hopper", {**HOPPER, **changes}),):
-        with pytest.raises(ValueError, match=f"hopper accepts that for no problem: {reason}") as of:
-            tuner.pin(*arguments)
-        assert len(str(of.value)) < 300
-        assert str(of.value).isprintable()
-
-
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        ({**HOPPER, "stages": 10**5000}, "stages is a number of 16610 bits, but may have 1024"),
-        (
-            {**HOPPER, "stages": 10**200},
-            r"config is .*: stages is a number of 665 bits, but must be",
-        ),
-        ({"a\nb": 1}, r"config is Config\(a b=1\), but no template accepts that"),
-        ({"a\x1bb": 1}, r"config is Config\(a\\x1bb=1\), but no template accepts that"),
-        ({"a\nb": 1.5}, r"a\\nb is 1.5, but a config holds"),
-        ({"a" * 10**6: 1}, r"config is Config\(aaa.*aaa\.\.\., but no template accepts that"),
-        ({"a": ["b"] * 10**6}, "a is .*, but a config holds"),
-        ({10**5000: 1}, "a parameter's name is a number of 16610 bits, but must be a str"),
-    ],
-)
-def test_what_is_refused_for_pinning_is_told_in_one_short_line(config, said) -> None:
-    with pytest.raises((TypeError, ValueError), match=f"^{said}") as caught:
-        tuner.pin(config)
-    assert len(str(caught.value)) < 400
-    assert str(caught.value).isprintable()
-
-
-@quiet
 def test_a_changed_database_is_noticed_when_a_new_shape_is_met(
     stand_in: StandIn, alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,10 +180,10 @@ def test_a_changed_database_is_noticed_when_a_new_shape_is_met(
     call(95)
     assert tuner.snapshot_hash() == before
     monkeypatch.delenv("TUNER_REFRESH")
-    stand_in.capturing = True
+    stand_in.capturing = 1
     call(94)
     assert tuner.snapshot_hash() == before
-    stand_in.capturing = False
+    stand_in.capturing = None
     call()  # not new: nobody looks
     assert tuner.snapshot_hash() == before
     call(93)
@@ -290,12 +214,12 @@ def test_a_graph_goes_on_as_it_began(stand_in: StandIn, alone, tmp_path: Path) -
     write(tmp_path / "mine.db", record())
     call()
     default = stand_in.loaded[-1][0]
-    stand_in.capturing = True
+    stand_in.capturing = 1
     call()
     tuner.use(tmp_path / "mine.db")
     call()
     assert [candidate for candidate, _ in stand_in.loaded] == [default]
-    stand_in.capturing = False
+    stand_in.capturing = None
     call()
     assert stand_in.loaded[-1][0].config == other_config()
 
@@ -361,14 +285,105 @@ def test_the_environment_names_the_database(
     assert tuner.use(db=tmp_path / "mine.db") == digest
 
 
+_FORK = """
+import os, sys, threading, warnings
+from tests.tuner.stand_in import standing_in
+from tests.tuner.test_plans import call
+from tuner import plans
+
+warnings.simplefilter("ignore")
+with standing_in():
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with plans._lock:
+            held.set()
+            done.wait()
+
+    threading.Thread(target=hold, daemon=True).start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        call()
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    done.set()
+    call()
+    sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_fork_does_not_wait_for_a_lock_that_a_thread_of_its_parent_held() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _FORK], cwd=ROOT, start_new_session=True, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
+        try:
+            said, _ = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # the child too
+            raise
+    assert process.returncode == 0, said
+
+
 @quiet
-def test_a_fork_renews_its_locks(stand_in: StandIn) -> None:
-    held = plans._lock
-    with held:
-        plans._renew_lock()
-        assert plans._lock is not held
-        worked = []
-        thread = threading.Thread(target=lambda: worked.append(call()))
-        thread.start()
-        thread.join(20)
-    assert worked == [None]
+def test_a_graph_begun_after_a_change_follows_it(stand_in: StandIn, alone, tmp_path: Path) -> None:
+    call()
+    write(tmp_path / "mine.db", record())
+    tuner.use(tmp_path / "mine.db")
+    stand_in.capturing = 1
+    call()
+    assert stand_in.loaded[-1][0].config == other_config()
+    stand_in.capturing = None
+    pinned = other_config(number=20)
+    with tuner.pin(dict(pinned)):
+        stand_in.capturing = 2
+        call()
+        assert stand_in.loaded[-1][0].config == pinned
+
+
+@quiet
+def test_a_graph_follows_a_change_within_an_earlier_graph(stand_in: StandIn, alone) -> None:
+    call()
+    default = stand_in.loaded[-1][0]
+    first, second = (other_config(number=number) for number in (7, 20))
+    stand_in.capturing = 1
+    for config in (first, second):
+        tuner.pin(dict(config))
+        call()
+        assert [candidate for candidate, _ in stand_in.loaded] == [default]
+    stand_in.capturing = 2
+    call()
+    assert stand_in.loaded[-1][0].config == second
+
+
+@quiet
+def test_what_changes_while_a_call_is_being_remembered_is_not_missed(
+    stand_in: StandIn, alone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare = stand_in.prepare
+
+    def interrupted(*arguments):
+        launch = prepare(*arguments)
+        if not plans._pinned:
+            tuner.pin(dict(other_config()))  # as another thread might
+        return launch
+
+    monkeypatch.setattr(stand_in, "prepare", interrupted)
+    call()
+    call()
+    assert stand_in.loaded[-1][0].config == other_config()
+    call()
+    assert stand_in.launched == ["launched", "launched", "repeated"]
+
+
+@quiet
+def test_plans_do_not_grow_without_bound(
+    stand_in: StandIn, alone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans, "_KEPT", 3)
+    for seqlen in (1, 2, 3, 4, 5, 1):
+        call(seqlen)
+        assert len(plans._plans) <= 3
+    assert stand_in.launched == ["launched"] * 5 + ["repeated"]

@@ -6,6 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the runtime is torch's")
 
+from torch.autograd import forward_ad  # noqa: E402
+from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from tuner import repetition  # noqa: E402
@@ -31,7 +33,7 @@ def tensors(*shape: int, dtype: torch.dtype = torch.float16) -> list[torch.Tenso
 
 
 def test_a_call_like_an_earlier_one_is_launched_on_its_own_tensors(launches: Launches) -> None:
-    remember(*tensors(), True, None, launches)
+    remember(*tensors(), True, None, lambda: launches)
     q, k, v = tensors()
     out = repeat(q, k, v, True, None)
     assert out is not None
@@ -60,14 +62,14 @@ def test_a_call_like_an_earlier_one_is_launched_on_its_own_tensors(launches: Lau
     ],
 )
 def test_anything_else_takes_the_long_way(launches: Launches, change: dict) -> None:
-    remember(*tensors(), True, None, launches)
+    remember(*tensors(), True, None, lambda: launches)
     arguments = dict(zip("qkv", tensors())) | {"causal": True, "sm_scale": None} | change
     assert repeat(**arguments) is None
     assert not launches
 
 
 def test_without_gradients_to_record_tensors_that_want_them_may_repeat(launches: Launches) -> None:
-    remember(*tensors(), True, None, launches)
+    remember(*tensors(), True, None, lambda: launches)
     q, k, v = tensors()
     q.requires_grad_()
     with torch.no_grad():
@@ -77,7 +79,7 @@ def test_without_gradients_to_record_tensors_that_want_them_may_repeat(launches:
 def test_another_current_device_takes_the_long_way(
     launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remember(*tensors(), True, None, launches)
+    remember(*tensors(), True, None, lambda: launches)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     assert repeat(*tensors(), True, None) is None
 
@@ -87,7 +89,7 @@ def test_modes_and_transforms_see_the_operator(launches: Launches) -> None:
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             return function(*args, **(kwargs or {}))
 
-    remember(*tensors(), True, None, launches)
+    remember(*tensors(), True, None, lambda: launches)
     q, k, v = tensors()
     with Mode():
         assert repeat(q, k, v, True, None) is None
@@ -101,15 +103,47 @@ def test_modes_and_transforms_see_the_operator(launches: Launches) -> None:
     assert not launches
 
 
+def test_modes_of_functions_see_it_and_a_default_device_is_none(launches: Launches) -> None:
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            return function(*args, **(kwargs or {}))
+
+    remember(*tensors(), True, None, lambda: launches)
+    q, k, v = tensors()
+    with torch.device("cpu"):
+        assert repeat(q, k, v, True, None) is not None
+        with Mode():
+            assert repeat(q, k, v, True, None) is None
+    with Mode(), torch.device("cpu"):
+        assert repeat(q, k, v, True, None) is None
+    assert len(launches) == 1
+
+
+def test_within_forward_mode_differentiation_the_long_way_is_taken(launches: Launches) -> None:
+    remember(*tensors(), True, None, lambda: launches)
+    with forward_ad.dual_level():
+        assert repeat(*tensors(), True, None) is None
+    assert repeat(*tensors(), True, None) is not None
+
+
+def test_what_is_to_be_forgotten_while_it_is_prepared_is_not_remembered(launches: Launches) -> None:
+    def prepare() -> Launches:
+        forget()  # as another thread might
+        return launches
+
+    remember(*tensors(), True, None, prepare)
+    assert repeat(*tensors(), True, None) is None
+
+
 def test_forgetting_and_not_growing_without_bound(
     launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remember(*tensors(), True, None, launches)
+    remember(*tensors(), True, None, lambda: launches)
     forget()
     assert repeat(*tensors(), True, None) is None
     monkeypatch.setattr(repetition, "_KEPT", 3)
     for seqlen in range(1, 9):
-        remember(*tensors(1, 2, seqlen, 64), True, None, launches)
+        remember(*tensors(1, 2, seqlen, 64), True, None, lambda: launches)
     assert len(repetition._launches) <= 3
     assert repeat(*tensors(1, 2, 8, 64), True, None) is not None
 
@@ -120,7 +154,7 @@ def test_a_repeated_call_stays_as_short_as_it_is(launches: Launches) -> None:
     import tuner
 
     q, k, v = tensors()
-    remember(q, k, v, True, None, launches)
+    remember(q, k, v, True, None, lambda: launches)
     called: list[str] = []
 
     def profile(frame, event, argument) -> None:
@@ -139,14 +173,14 @@ def test_a_repeated_call_stays_as_short_as_it_is(launches: Launches) -> None:
 
 
 def test_autocast_takes_the_long_way(launches: Launches, monkeypatch) -> None:
-    remember(*tensors(), True, None, launches)
+    remember(*tensors(), True, None, lambda: launches)
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda: True)
     assert repeat(*tensors(), True, None) is None
 
 
 def test_entry_points_are_kept_apart_and_lse_is_allocated(launches: Launches) -> None:
     q, k, v = tensors()
-    remember(q, k, v, True, None, launches, "flash lse", (1, 16, 2))
+    remember(q, k, v, True, None, lambda: launches, "flash lse", (1, 16, 2))
     assert repeat(q, k, v, True, None) is None
     assert repeat(q, k, v, True, None, "flash") is None
     found = repeat(q, k, v, True, None, "flash lse")

@@ -14,7 +14,9 @@ torch = pytest.importorskip("torch", reason="the runtime is torch's")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import tuner  # noqa: E402
+from kernels.attention.base_2 import in_base_2  # noqa: E402
 from tests.tuner.stand_in import H100  # noqa: E402
+from tuner import validation  # noqa: E402
 from tuner.validation import validate  # noqa: E402
 
 
@@ -71,6 +73,11 @@ with warnings.catch_warnings():
         ),
         ({"sm_scale": 10**5000}, ValueError, "sm_scale is a number of 16610 bits, but must be"),
         ({"sm_scale": 10**40}, ValueError, f"sm_scale is {10**40}, but must be finite"),
+        (
+            {"sm_scale": 1.2e38},
+            ValueError,
+            r"sm_scale is 1.2e\+38, but must be finite, also in fp32",
+        ),
         ({"causal": "a\x1b[2J"}, TypeError, r"causal is 'a\\x1b\[2J', but must be True or False"),
         (
             {"sm_scale": -1e300},
@@ -269,3 +276,11 @@ def test_a_broken_database_never_raises_into_a_forward(tmp_path, kind: str) -> N
     if kind in ("garbage", "truncated"):
         assert str(path) in result.stderr  # said in the log
     assert (path.read_bytes() if path.is_file() else None) == before
+
+
+def test_what_kernels_make_of_the_largest_scale_is_finite_in_fp32() -> None:
+    largest = validation._LARGEST
+    with FakeTensorMode():
+        q = cuda(2, 4, 16, 64)
+        assert validate(q, q, q, True, -largest) == -largest
+    assert torch.tensor(in_base_2(largest), dtype=torch.float32).isfinite().all()

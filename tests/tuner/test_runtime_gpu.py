@@ -259,13 +259,16 @@ def test_the_other_device() -> None:
     close(out, expected(q, k, v))
 
 
-def test_more_than_two_to_the_31_elements() -> None:
+@pytest.mark.parametrize("far", ["q", "k", "v", "qkv"])
+def test_more_than_two_to_the_31_elements(far: str) -> None:
     # A view whose last head begins beyond 2^31 elements of one storage.
     storage = torch.empty(2**31 + 2**20, dtype=torch.float16, device="cuda")
     head = 2**30
-    q = storage.as_strided((1, 3, 200, 64), (storage.numel(), head, 64, 1))
-    q.normal_()
-    close(custom_attention_forward(q, q, q), expected(q, q, q))
+    view = storage.as_strided((1, 3, 200, 64), (storage.numel(), head, 64, 1))
+    tensors = dict(zip("qkv", draw(1, 3, 200, 64)))
+    view.copy_(tensors[far[0]])
+    tensors.update(dict.fromkeys(far, view))
+    close(custom_attention_forward(**tensors), expected(**tensors))
 
 
 @pytest.mark.timing

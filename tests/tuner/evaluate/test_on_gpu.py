@@ -113,6 +113,29 @@ def test_the_same_config_first_and_last_agrees_within_2_percent(
 
 
 @pytest.mark.timing
+def test_the_same_config_first_and_last_in_a_session_agrees_within_2_percent(
+    executor: LocalExecutor, name: str
+) -> None:
+    candidate = default(name, PROBLEM, executor)
+
+    def median_ms() -> float:
+        evaluation = executor.evaluate(PROBLEM, candidate, None).result(120)
+        assert evaluation.measurement is not None
+        return evaluation.measurement.median_ms
+
+    median_ms()  # the card leaves idle
+    first = median_ms()
+    good = defaults(PROBLEM, executor)
+    for kind in ("right", "slow", "nan", "illegal", "right"):
+        for each in (*good, faulty(kind)):
+            executor.evaluate(PROBLEM, each, None).result(120)
+    race = executor.race(PROBLEM, [*good, faulty("right")], 5).result(180)
+    assert not race.dropped
+    executor.evaluate(PROBLEM, faulty("illegal"), None).result(120)
+    assert median_ms() == pytest.approx(first, rel=0.02)
+
+
+@pytest.mark.timing
 def test_the_slow_are_pruned(executor: LocalExecutor) -> None:
     evaluation = executor.evaluate(PROBLEM, faulty("slow"), 0.5).result(120)
     assert evaluation.outcome is Outcome.PRUNED

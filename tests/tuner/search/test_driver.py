@@ -11,6 +11,7 @@ from kernels.attention import registry
 from kernels.attention.config import Config
 from kernels.attention.problem import Problem
 from tuner.evaluate.executor import Compilation
+from tuner.resolve import resolve
 from tuner.search import samplers
 from tuner.search.driver import search
 from tuner.search.events import Event, ProblemEnded, ProblemSkipped, ProblemStarted, TrialEnded
@@ -182,6 +183,7 @@ def test_everything_fails(executor: ToyExecutor, store: Store) -> None:
     assert store.records() == []
     ended = next(e for e in events if isinstance(e, ProblemEnded))
     assert dict(ended.reasons) == {"wrong: it was wrong": 12}
+    assert resolve(store.records(), H100, P).source == "default"
 
 
 def test_the_default_is_kept_where_nothing_beats_it(executor: ToyExecutor, store: Store) -> None:
@@ -190,6 +192,21 @@ def test_the_default_is_kept_where_nothing_beats_it(executor: ToyExecutor, store
     assert found is not None
     assert found.candidate == DEFAULT
     assert "default" in found.note
+
+
+def test_the_default_is_kept_where_another_is_faster_by_less_than_is_worth_it(
+    executor: ToyExecutor, store: Store
+) -> None:
+    faster = Config(BLOCK_M=128, BLOCK_N=64, num_stages=3, flag=True)
+    assert faster != DEFAULT.config
+    times = {faster: 0.999, DEFAULT.config: 1.0}
+    executor.noise = 1e-4
+    executor.latency = lambda problem, config: times.get(config, 1.05)
+    (found,), _ = run(executor, store, sampler="exhaustive")
+    assert Candidate("toy", faster) in executor.raced
+    assert found is not None
+    assert found.candidate == DEFAULT
+    assert found.note == "the default is kept: no candidate was faster beyond the noise"
 
 
 def test_the_incumbent_races_and_the_verdict_stands(executor: ToyExecutor, store: Store) -> None:

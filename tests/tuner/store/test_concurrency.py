@@ -69,6 +69,62 @@ def test_16_writers_of_100_each_lose_nothing(tmp_path):
     assert integrity(path) == [("ok",)]
 
 
+SAME_ROWS = """
+import sys
+from tests.tuner.store import samples
+from tuner.store.database import Store
+path, writer = sys.argv[1], int(sys.argv[2])
+print("ready", flush=True)
+sys.stdin.readline()
+with Store.open(path) as store:
+    for turn in range(40):
+        moment = 8 * (7 * turn % 40) + writer  # each but once, and in no order
+        at = f"2024-11-28T{moment // 60:02}:{moment % 60:02}:00+00:00"
+        for number in range(3):
+            store.add_trial(samples.trial(number, measured_at=at, compile_s=float(moment)))
+            if store.add_record(samples.bare_record(3 * turn + number)):
+                print(3 * turn + number, flush=True)
+"""
+
+
+def test_8_writers_of_the_same_rows_leave_the_latest_and_add_each_record_once(tmp_path):
+    path = tmp_path / "configs.db"
+    Store.open(path).close()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", SAME_ROWS, str(path), str(number)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(8)
+    ]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    added = []
+    for process in processes:
+        out, errors = process.communicate(timeout=120)
+        assert (process.returncode, errors) == (0, "")
+        added += [int(line) for line in out.split()]
+    assert sorted(added) == list(range(120))
+    with Store.open(path, create=False) as store:
+        assert numbers(store) == set(range(120))
+        latest = 319
+        at = f"2024-11-28T{latest // 60:02}:{latest % 60:02}:00+00:00"
+        expected = {number: (at, float(latest)) for number in range(3)}
+        found = store.trials()
+        assert {
+            t.candidate.config["number"]: (t.measured_at, t.compile_s) for t in found
+        } == expected
+        assert len(found) == 3
+    assert integrity(path) == [("ok",)]
+
+
 CREATE = """
 import sys, time
 from alembic import command
