@@ -23,8 +23,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
-from kernels.attention.problem import DTYPES, Problem
-from tuner.bench import HEADLINE, OURS, Lap, Report, Row, bench
+from kernels.attention.problem import DTYPES, HEADLINE, Problem
+from tuner.bench import OURS, Lap, Report, Row, bench
 from tuner.device import has_gpu
 from tuner.evaluate.inputs import Inputs
 from tuner.evaluate.stopwatch import Launch

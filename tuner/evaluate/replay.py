@@ -162,7 +162,7 @@ class ReplayExecutor(Executor):
                 median_ms=median_ms,
                 spread=spread(samples),
                 samples_ms=samples,
-                tflops=problem.flops / median_ms * 1e-9,
+                tflops=problem.tflops(median_ms),
             )
         peers = {
             name: _drawn(name, samples, rounds)

@@ -111,7 +111,7 @@ class RecordedSpace:
                 median_ms=median_ms,
                 spread=spread(result.samples_ms),
                 samples_ms=result.samples_ms,
-                tflops=header.problem.flops / median_ms * 1e-9,
+                tflops=header.problem.tflops(median_ms),
                 max_diff=values.get("max_diff", math.nan),
                 sm_clock_mhz=_whole(values.get("sm_clock")),
                 power_w=_whole(values.get("power")),
