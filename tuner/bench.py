@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from kernels.attention.problem import HEADLINE, Problem
+from tuner import moments
 from tuner.evaluate.rounds import Lane, interleave
 from tuner.evaluate.timing import spread
 from tuner.target import Target
@@ -118,7 +118,7 @@ def bench(
         torch.cuda.set_device(index)
         stopwatch = stopwatch or CudaStopwatch(Sensor(uuid(index)))
         target = target or detect(index)
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    now = moments.now()
     rows = tuple(
         _row(attention, problem, rounds, device, stopwatch, sustained, further)
         for problem in problems

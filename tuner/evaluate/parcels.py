@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from kernels.attention.printable import shown
+from tuner.files import replacing
 
 VARIABLE = "TRITON_CACHE_DIR"
 """The environment variable that tells Triton which folder to use."""
@@ -66,6 +66,5 @@ def unpack(parcel: Parcel, cache: Path) -> None:
             listed = json.loads(content)["child_paths"]
             here = {child: str(path.parent / child) for child in listed}
             content = json.dumps({"child_paths": here}).encode()
-        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        part.write_bytes(content)
-        part.replace(path)  # whole or not at all, for evaluators that share the folder
+        with replacing(path) as part:  # for evaluators that share the folder
+            part.write_bytes(content)

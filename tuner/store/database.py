@@ -28,13 +28,13 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from kernels.attention.problem import Problem
 from tuner import caution
+from tuner.moments import tomorrow
 from tuner.record import Record
 from tuner.store import postgresql, rows, sqlite
 from tuner.store.errors import StoreError, explain
 from tuner.store.interrupts import deferring_interrupts
 from tuner.store.locations import check_type
 from tuner.store.migrate import revision, upgrade
-from tuner.store.moments import tomorrow
 from tuner.store.mounts import network_file_system
 from tuner.store.schema import HEAD, records, trials
 from tuner.store.statements import columns, matching, upsert

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tuner.moments import tomorrow
 from tuner.record import Record
 from tuner.standing import standing
 from tuner.store.database import Store
 from tuner.store.errors import StoreError
 from tuner.store.exchange import read_document
-from tuner.store.moments import tomorrow
 from tuner.store.sqlite import looks_like_database
 from tuner.store.wire import encode
 from tuner.trial import Trial

@@ -19,8 +19,8 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 from kernels.attention.config import Config
 from kernels.attention.printable import shown
 from kernels.attention.problem import DTYPES
+from tuner import moments
 from tuner.record import Record
-from tuner.store import moments
 from tuner.trial import Outcome, Trial
 
 MOST_ITEMS = 10_000
