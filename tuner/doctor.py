@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from kernels.attention.compiler import CACHE_VARIABLE, cache_folder
 from tuner.store.database import Store, parse_location
 from tuner.store.errors import StoreError
 from tuner.store.locations import shipped_database, user_database
@@ -153,12 +154,9 @@ def _ptxas() -> Finding:
 
 
 def _cache() -> Finding:
-    folder = Path(
-        os.environ.get("TRITON_CACHE_DIR")
-        or Path(os.environ.get("TRITON_HOME") or Path.home()) / ".triton" / "cache"
-    )
+    folder = cache_folder()
     if not _writable(folder):
-        remedy = "Set TRITON_CACHE_DIR to a folder that is."
+        remedy = f"Set {CACHE_VARIABLE} to a folder that is."
         return Finding("compile cache", "fail", f"{folder} is not writable", remedy)
     return Finding("compile cache", "ok", str(folder))
 

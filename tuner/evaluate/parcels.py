@@ -7,7 +7,6 @@ finds it there again. So a parcel that fits nothing does no harm: it is compiled
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -16,22 +15,12 @@ from pathlib import Path
 from kernels.attention.printable import shown
 from tuner.files import replacing
 
-VARIABLE = "TRITON_CACHE_DIR"
-"""The environment variable that tells Triton which folder to use."""
-
 Parcel = Mapping[str, bytes]
 """Contents by `folder/file`."""
 
 _NAME = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9_.=-]*/[A-Za-z0-9_=-][A-Za-z0-9_.=-]*")
 _GROUP = "__grp__"  # how the file begins that lists the others, by absolute paths
 _MOST_BYTES = 64 * 2**20
-
-
-def usual_folder() -> Path:
-    """The folder that Triton uses if it is not told."""
-    if told := os.environ.get(VARIABLE):
-        return Path(told)
-    return Path(os.environ.get("TRITON_HOME") or Path.home()) / ".triton" / "cache"
 
 
 def pack(cache: Path) -> Parcel:

@@ -24,6 +24,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from kernels.attention.compiler import CACHE_VARIABLE, cache_folder
 from kernels.attention.problem import Problem, Specialization
 from tuner.evaluate import compiler, evaluator, parcels
 from tuner.evaluate.compiler import Compiler
@@ -299,8 +300,8 @@ class _Actor:
     """An evaluator on the host that Ray chose, of the GPU that Ray shows it."""
 
     def __init__(self, factory: str, options: Mapping[str, Any] | None, deadline_s: float) -> None:
-        self._cache = parcels.usual_folder()
-        told = {parcels.VARIABLE: str(self._cache)}
+        self._cache = cache_folder()
+        told = {CACHE_VARIABLE: str(self._cache)}
         self._evaluator = Evaluator(factory, options, told, deadline_s)
 
     def hello(self) -> Target:
@@ -350,7 +351,7 @@ def _compiler(
     # A folder of its own, so that what lies in it is of one compilation.
     folder = tempfile.mkdtemp(prefix="attention-tuner-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    told = {parcels.VARIABLE: folder}
+    told = {CACHE_VARIABLE: folder}
     return Compiler(deadline_s, spill_limit, factory, json.loads(options), told), Path(folder)
 
 
