@@ -87,15 +87,15 @@ def decode_record(value: object, path: str = "") -> Record:
     return record
 
 
-def decode_trial(value: object, path: str = "") -> Trial:
+def decode_trial(value: object) -> Trial:
     """The trial that `value` spells.
 
     Raises:
         WireError: it spells none.
     """
-    trial: Trial = _decode_dataclass(Trial, value, path)
+    trial: Trial = _decode_dataclass(Trial, value, "")
     if trial.outcome is Outcome.OK and trial.measurement is None:
-        raise _refusal(None, "there where the outcome is ok", _join(path, "measurement"))
+        raise _refusal(None, "there where the outcome is ok", "measurement")
     return trial
 
 
