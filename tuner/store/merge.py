@@ -28,6 +28,15 @@ class MergeReport:
     now_standing: tuple[Record, ...]  # those added that stand
     replaced: tuple[Record, ...]  # those that stood and no longer do
 
+    def to_json(self) -> dict[str, Any]:
+        """The report in JSON's types, records by their uids."""
+        return {
+            "added": [record.uid for record in self.added],
+            "already_there": self.already_there,
+            "now_standing": [record.uid for record in self.now_standing],
+            "replaced": [record.uid for record in self.replaced],
+        }
+
 
 @dataclass(frozen=True)
 class Contents:
