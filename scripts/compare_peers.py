@@ -87,8 +87,7 @@ def text(report: Report) -> list[str]:
     """What was measured on, and Markdown tables: rounds, and sustained where it was measured."""
     on = report.target
     lines = [
-        f"{on.gpu_name} ({on.hardware}), Triton {on.triton}, torch {on.torch}, driver {on.driver}, "
-        f"{report.measured_at}",
+        f"{on}, torch {on.torch}, driver {on.driver}, {report.measured_at}",
         "",
         *table(
             report, in_rounds, lambda lap: f"{lap.tflops:.0f} ± {lap.tflops * lap.spread / 2:.0f}"
