@@ -28,7 +28,7 @@ from kernels.attention.template import CompileError
 from tuner.liveness import revived
 from tuner.search.plan import plan
 from tuner.standing import standing
-from tuner.store import Store
+from tuner.store.database import Store
 from tuner.store.locations import shipped_database
 
 CAPABILITIES = (80, 89, 90, 100, 120)

@@ -20,7 +20,7 @@ import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention.problem import GRID_SEQLENS, HEADDIMS, HEADLINE, Problem
 from tuner.record import Record
 from tuner.standing import standing
-from tuner.store import Store
+from tuner.store.database import Store
 from tuner.store.errors import StoreError
 
 PEERS = {

@@ -48,7 +48,7 @@ from tuner.evaluate.wire import candidate_from_json, candidate_to_json
 from tuner.search.driver import search
 from tuner.search.events import Event, ProblemEnded, TrialEnded
 from tuner.search.options import Options
-from tuner.store import Store
+from tuner.store.database import Store
 from tuner.trial import Candidate, Outcome
 
 HEADLINES = {64: 4096, 128: 8192, 256: 16384}

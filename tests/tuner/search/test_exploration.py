@@ -8,7 +8,7 @@ from tuner.search import exploration
 from tuner.search.candidates import enumerate_candidates
 from tuner.search.exploration import Exploration
 from tuner.search.forerun import Binaries, Forerunner
-from tuner.store import Store
+from tuner.store.database import Store
 
 from .conftest import ToyExecutor, ToyTemplate, problem
 
