@@ -1,7 +1,7 @@
 """Check that every registered template compiles for every target it claims, without a GPU.
 
 Compiles the default configs over the benchmark grid, causal and full, in every dtype, and those of
-the records in configs.db. Fails on whatever the compiler refuses, and on more shared memory than a
+the shipped records. Fails on whatever the compiler refuses, such as for more shared memory than a
 block can have; where the target is sm_90, also on matmuls that are not wgmma, and on spills: any
 under the oldest Triton, with which the kernels were tuned, and more than a few words, which lie
 outside the loops, under others. Needs Triton, but no torch:
@@ -21,27 +21,27 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (lets Hugging Face's `kernels`, if installed, share its name with ours)
 from kernels.attention import registry
-from kernels.attention.capability import limits, supported
+from kernels.attention.capability import supported
 from kernels.attention.config import Config
 from kernels.attention.problem import DTYPES, Specialization
 from kernels.attention.template import CompileError
 from tuner.liveness import revived
 from tuner.search.plan import plan
 from tuner.standing import standing
-from tuner.store import Store
+from tuner.store.database import Store
+from tuner.store.locations import shipped_database
 
 CAPABILITIES = (80, 89, 90, 100, 120)
 HOPPER = 90  # the target that the templates are made for
 OLDEST = "3.6."  # Triton
 SPILLS = 64  # bytes a thread, under a newer one
-CONFIGS = Path(__file__).resolve().parents[1] / "configs.db"
 
 Job = tuple[str, Specialization, Config, int]
 
 
 def jobs(capabilities: tuple[int, ...]) -> list[Job]:
     """Each once: the default configs of every template for every target it claims, and all that
-    configs.db serves."""
+    the shipped records serve."""
     found: dict[Job, None] = {}
     for name in registry.names():
         template = registry.get(name)
@@ -51,7 +51,9 @@ def jobs(capabilities: tuple[int, ...]) -> list[Job]:
                 if template.supports(specialization, capability) is None:
                     config = template.default(problem, capability)
                     found[name, specialization, config, capability] = None
-    with Store.read_only(CONFIGS) as store:
+    shipped = shipped_database()
+    assert shipped is not None  # a checkout has it
+    with Store.read_only(shipped) as store:
         for record in standing(store.records()).values():
             capability = record.target.hardware.capability
             if capability in capabilities:
@@ -76,9 +78,6 @@ def check(job: Job) -> str | None:
         binary = registry.get(name).compile(specialization, config, capability)
     except CompileError as error:
         return f"{what}: {error}"
-    have = limits(capability).shared_memory
-    if binary.resources.shared_memory > have:
-        return f"{what}: {binary.resources.shared_memory} bytes of {have} of shared memory"
     if capability != HOPPER:
         return None
     if "wgmma.mma_async" not in binary.kernel.asm["ptx"]:

@@ -23,8 +23,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
-from kernels.attention.problem import DTYPES, Problem
-from tuner.bench import HEADLINE, OURS, Lap, Report, Row, bench
+from kernels.attention.problem import DTYPES, HEADLINE, Problem
+from tuner.bench import OURS, Lap, Report, Row, bench
 from tuner.device import has_gpu
 from tuner.evaluate.inputs import Inputs
 from tuner.evaluate.stopwatch import Launch
@@ -87,8 +87,7 @@ def text(report: Report) -> list[str]:
     """What was measured on, and Markdown tables: rounds, and sustained where it was measured."""
     on = report.target
     lines = [
-        f"{on.gpu_name} ({on.hardware}), Triton {on.triton}, torch {on.torch}, driver {on.driver}, "
-        f"{report.measured_at}",
+        f"{on}, torch {on.torch}, driver {on.driver}, {report.measured_at}",
         "",
         *table(
             report, in_rounds, lambda lap: f"{lap.tflops:.0f} ± {lap.tflops * lap.spread / 2:.0f}"

@@ -17,13 +17,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
-from kernels.attention.problem import GRID_SEQLENS, HEADDIMS, Problem
+from kernels.attention.problem import GRID_SEQLENS, HEADDIMS, HEADLINE, Problem
 from tuner.record import Record
 from tuner.standing import standing
-from tuner.store import Store
+from tuner.store.database import Store
 from tuner.store.errors import StoreError
 
-HEADLINES = ((64, 4096), (128, 8192), (256, 16384))
 PEERS = {
     "cudnn": "cuDNN",
     "fa2": "FlashAttention-2",
@@ -76,8 +75,8 @@ def table(records: Sequence[Record]) -> str:
         f"| shape | ours | {' | '.join(PEERS[n] for n in names)} | ours / best of them | config |",
         "| --- " * (len(names) + 4) + "|",
     ]
-    for headdim, seqlen in HEADLINES:
-        record = find(records, headdim, seqlen, causal=True)
+    for shape in HEADLINE:
+        record = find(records, shape.headdim, shape.seqlen, shape.causal)
         if record is None:
             continue
         peers = {peer.name: peer for peer in record.peers}
@@ -120,7 +119,7 @@ def to_best(record: Record) -> float:
 
 
 def with_spread(problem: Problem, median_ms: float, spread: float) -> str:
-    tflops = problem.flops / median_ms / 1e9
+    tflops = problem.tflops(median_ms)
     return f"{tflops:.0f} ± {tflops * spread / 2:.0f}"
 
 
@@ -175,7 +174,7 @@ def panel(axis: Any, records: Sequence[Record], headdim: int, causal: bool) -> N
     for index, (name, timings) in enumerate(series):
         offset = (index - (len(series) - 1) / 2) * width
         bars = [
-            (position, record.problem.flops / timing[0] / 1e9, timing[1])
+            (position, record.problem.tflops(timing[0]), timing[1])
             for position, (record, timing) in enumerate(zip(shown, timings))
             if timing is not None
         ]

@@ -38,7 +38,7 @@ from tuner.evaluate.executor import Executor
 from tuner.evaluate.space_file import RecordedSpace, read_folder
 from tuner.record import Record
 from tuner.standing import standing
-from tuner.store import Store
+from tuner.store.database import Store
 from tuner.store.files import write_atomically
 from tuner.trial import Candidate
 

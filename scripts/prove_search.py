@@ -57,7 +57,7 @@ from tuner.evaluate.wire import candidate_from_json, candidate_to_json
 from tuner.search.driver import search
 from tuner.search.events import Event, ProblemEnded, TrialEnded
 from tuner.search.options import Options
-from tuner.store import Store
+from tuner.store.database import Store
 from tuner.store.files import write_atomically
 from tuner.trial import Candidate, Outcome
 

@@ -21,7 +21,8 @@ import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention.problem import Problem
 from tuner.record import Record
 from tuner.standing import standing
-from tuner.store import Store, StoreError
+from tuner.store.database import Store
+from tuner.store.errors import StoreError
 from tuner.store.publish import publish
 
 

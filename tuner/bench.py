@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from kernels.attention.problem import Problem
+from kernels.attention.problem import HEADLINE, Problem
+from tuner import moments
 from tuner.evaluate.rounds import Lane, interleave
 from tuner.evaluate.timing import spread
 from tuner.target import Target
@@ -30,11 +30,6 @@ if TYPE_CHECKING:
     Attention = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
     Peers = Callable[[Inputs], Mapping[str, Launch]]
 
-HEADLINE = (
-    Problem(headdim=64, seqlen=4096, causal=True, dtype="fp16", batch=4, heads=32),
-    Problem(headdim=128, seqlen=8192, causal=True, dtype="fp16", batch=2, heads=16),
-    Problem(headdim=256, seqlen=16384, causal=True, dtype="fp16", batch=1, heads=8),
-)
 SEED = 42
 WARM_UPS = 25
 RUNS = 100
@@ -123,7 +118,7 @@ def bench(
         torch.cuda.set_device(index)
         stopwatch = stopwatch or CudaStopwatch(Sensor(uuid(index)))
         target = target or detect(index)
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    now = moments.now()
     rows = tuple(
         _row(attention, problem, rounds, device, stopwatch, sustained, further)
         for problem in problems
@@ -172,7 +167,7 @@ def _row(
     return Row(
         problem=problem,
         latency_ms=latency_ms,
-        tflops=_tflops(problem, latency_ms),
+        tflops=problem.tflops(latency_ms),
         sdpa_ms=sdpa_ms,
         speedup_vs_sdpa=sdpa_ms / latency_ms,
         max_diff=max_diff,
@@ -202,9 +197,5 @@ def _sustained(lane: Lane, stopwatch: Stopwatch) -> float:
 def _lap(problem: Problem, lane: Lane, sustained_ms: float | None) -> Lap:
     middle = median(lane.samples_ms)
     samples = tuple(lane.samples_ms)
-    settled = None if sustained_ms is None else _tflops(problem, sustained_ms)
-    return Lap(middle, spread(samples), _tflops(problem, middle), samples, settled)
-
-
-def _tflops(problem: Problem, ms: float) -> float:
-    return problem.flops / ms * 1e-9
+    settled = None if sustained_ms is None else problem.tflops(sustained_ms)
+    return Lap(middle, spread(samples), problem.tflops(middle), samples, settled)

@@ -15,8 +15,8 @@ from tuner.target import Hardware, Target
 _MULTIPROCESSORS, _MAJOR, _MINOR = 16, 75, 76
 
 
-def target(index: int = 0) -> Target | None:
-    """The target that CUDA device `index` is; None where there is no driver or no such device."""
+def target() -> Target | None:
+    """The target that the first CUDA device is; None where there is no driver or no device."""
     try:
         cuda = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
@@ -25,7 +25,7 @@ def target(index: int = 0) -> Target | None:
     name, uuid = ctypes.create_string_buffer(128), ctypes.create_string_buffer(16)
     if (
         cuda.cuInit(0)
-        or cuda.cuDeviceGet(ctypes.byref(device), index)
+        or cuda.cuDeviceGet(ctypes.byref(device), 0)
         or cuda.cuDeviceGetName(name, len(name), device)
         or cuda.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
         or cuda.cuDeviceGetUuid(uuid, device)

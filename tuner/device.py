@@ -6,7 +6,6 @@ import importlib.metadata
 import os
 import sys
 from functools import cache
-from typing import Any
 
 from tuner.target import Hardware, Target
 
@@ -36,11 +35,6 @@ def detect(index: int = 0) -> Target:
         torch=str(torch.__version__),
         driver=driver,
     )
-
-
-def hardware(index: int = 0) -> Hardware:
-    """The hardware part of `detect`."""
-    return detect(index).hardware
 
 
 def uuid(index: int = 0) -> str | None:
@@ -105,7 +99,7 @@ def ask_nvml(name: str | None) -> tuple[int, str]:
     except Exception:  # no package, no library, no permission: all the same to us
         return power_limit_w, driver
     try:
-        driver = _text(pynvml.nvmlSystemGetDriverVersion())
+        driver = pynvml.nvmlSystemGetDriverVersion()
         if name is not None:
             handle = pynvml.nvmlDeviceGetHandleByUUID(name)
             power_limit_w = round(pynvml.nvmlDeviceGetPowerManagementLimit(handle) / 1000)
@@ -114,10 +108,6 @@ def ask_nvml(name: str | None) -> tuple[int, str]:
     finally:
         pynvml.nvmlShutdown()
     return power_limit_w, driver
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def installed_version(distribution: str) -> str:

@@ -6,7 +6,6 @@ check is about it, and no CUDA context is made.
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -19,6 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from kernels.attention.capability import supported
+from kernels.attention.compiler import CACHE_VARIABLE, cache_folder
+from tuner.device import installed_version
 from tuner.store.database import Store, parse_location
 from tuner.store.errors import StoreError
 from tuner.store.locations import shipped_database, user_database
@@ -27,7 +29,6 @@ Verdict = Literal["ok", "warn", "fail"]
 
 MIN_PYTHON = (3, 10)
 MIN_TRITON = (3, 6)
-MIN_CAPABILITY = 80
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,8 @@ def _python() -> Finding:
 
 
 def _triton() -> Finding:
-    version = _version("triton")
-    if version is None:
+    version = installed_version("triton")
+    if version == "none":
         return Finding(
             "triton", "warn", "not installed",
             "Search replays and the database work without; to compile or run, install triton "
@@ -87,8 +88,8 @@ def _triton() -> Finding:
 
 
 def _torch() -> Finding:
-    version = _version("torch")
-    if version is None:
+    version = installed_version("torch")
+    if version == "none":
         return Finding(
             "torch", "warn", "not installed",
             "Search replays and the database work without; to measure or run, install torch.",
@@ -125,8 +126,9 @@ def _gpu() -> Finding:
     finally:
         pynvml.nvmlShutdown()
     seen = f"driver {driver}; " + ", ".join(f"{gpu} (sm_{sm})" for gpu, sm in gpus)
-    if not any(sm >= MIN_CAPABILITY for _, sm in gpus):
-        return Finding(name, "warn", seen, f"No GPU is sm_{MIN_CAPABILITY} or newer.")
+    least = supported()[0]
+    if not any(sm >= least for _, sm in gpus):
+        return Finding(name, "warn", seen, f"No GPU is sm_{least} or newer.")
     return Finding(name, "ok", seen)
 
 
@@ -153,12 +155,9 @@ def _ptxas() -> Finding:
 
 
 def _cache() -> Finding:
-    folder = Path(
-        os.environ.get("TRITON_CACHE_DIR")
-        or Path(os.environ.get("TRITON_HOME") or Path.home()) / ".triton" / "cache"
-    )
+    folder = cache_folder()
     if not _writable(folder):
-        remedy = "Set TRITON_CACHE_DIR to a folder that is."
+        remedy = f"Set {CACHE_VARIABLE} to a folder that is."
         return Finding("compile cache", "fail", f"{folder} is not writable", remedy)
     return Finding("compile cache", "ok", str(folder))
 
@@ -196,8 +195,8 @@ def _coexistence() -> Finding:
     name = "import name `kernels`"
     import kernels.attention
 
-    theirs = _version("kernels")
-    if theirs is None:
+    theirs = installed_version("kernels")
+    if theirs == "none":
         return Finding(name, "ok", f"ours alone, from {Path(kernels.attention.__file__).parent}")
     if not hasattr(kernels, "get_kernel"):
         return Finding(
@@ -205,13 +204,6 @@ def _coexistence() -> Finding:
             "Look for another package or folder called kernels on Python's path.",
         )  # fmt: skip
     return Finding(name, "ok", f"shared with Hugging Face kernels {theirs}")
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from math import log2
 from typing import Literal
 
 from kernels.attention import registry
-from kernels.attention.problem import Problem
+from kernels.attention.problem import Problem, ratio
 from tuner.liveness import current, refusal, revived
 from tuner.record import Record
 from tuner.target import Target
@@ -81,7 +81,7 @@ def fresh(record: Record, target: Target) -> bool:
 
 def _near(record: Record, target: Target, problem: Problem) -> Resolution | None:
     mine = record.problem
-    if (mine.headdim, mine.causal, mine.dtype) != (problem.headdim, problem.causal, problem.dtype):
+    if mine.specialization != problem.specialization:
         return None
     seqlen_ratio = ratio(mine.seqlen, problem.seqlen)
     batch_heads_ratio = ratio(mine.batch * mine.heads, problem.batch * problem.heads)
@@ -139,8 +139,3 @@ def _default(problem: Problem, capability: int, refused: str) -> Resolution:
     # Without the sizes, on which it does not depend: the runtime says each reason once.
     what = f"D{problem.headdim} {'causal' if problem.causal else 'full'} {problem.dtype}"
     raise LookupError(f"no template serves {what} on sm_{capability} ({'; '.join(refusals)})")
-
-
-def ratio(a: int, b: int) -> float:
-    """How many times the larger of two sizes is the smaller."""
-    return max(a, b) / min(a, b)

@@ -28,6 +28,11 @@ class Outcome(str, Enum):
     TIMEOUT = "timeout"
     PRUNED = "pruned"  # right, but clearly slower than the best: timing stopped early
 
+    @property
+    def timed(self) -> bool:
+        """Whether it ran, was right, and has a measurement."""
+        return self in (Outcome.OK, Outcome.PRUNED)
+
 
 @dataclass(frozen=True)
 class Candidate:

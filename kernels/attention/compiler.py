@@ -15,16 +15,28 @@ from __future__ import annotations
 import copy
 import ctypes
 import inspect
+import os
 import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kernels.attention.capability import limits
 from kernels.attention.template import CompileError, OutOfResources, Resources
+
+CACHE_VARIABLE = "TRITON_CACHE_DIR"
+"""The environment variable that tells Triton in which folder to keep what it compiles."""
+
+
+def cache_folder() -> Path:
+    """The folder that Triton keeps what it compiles in."""
+    if told := os.environ.get(CACHE_VARIABLE):
+        return Path(told)
+    return Path(os.environ.get("TRITON_HOME") or Path.home()) / ".triton" / "cache"
 
 
 @dataclass(frozen=True)
@@ -93,13 +105,17 @@ def compile_kernel(source: Any, capability: int, options: Mapping[str, Any]) -> 
         if type(error).__name__ == "OutOfResources":
             raise OutOfResources(_first_line(error)) from error
         raise CompileError(_first_line(error)) from error
-    available = limits(capability).shared_memory
-    if kernel.metadata.shared > available:
-        raise OutOfResources(
-            f"needs {kernel.metadata.shared} bytes of shared memory, "
-            f"but a block of sm_{capability} has {available}"
-        )
+    check_shared_memory(kernel.metadata.shared, capability)
     return kernel
+
+
+def check_shared_memory(needed: int, capability: int) -> None:
+    """Raises OutOfResources for more bytes than a block of `capability` may have."""
+    available = limits(capability).shared_memory
+    if needed > available:
+        raise OutOfResources(
+            f"needs {needed} bytes of shared memory, but a block of sm_{capability} has {available}"
+        )
 
 
 def _first_line(error: BaseException) -> str:

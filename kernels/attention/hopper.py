@@ -17,8 +17,8 @@ from kernels.attention.base_2 import in_base_2
 from kernels.attention.capability import limits
 from kernels.attention.compiler import Argument
 from kernels.attention.config import Config
-from kernels.attention.launching import DirectLaunch, strides_of
-from kernels.attention.printable import shown
+from kernels.attention.launching import DirectLaunch, strides_of, visible
+from kernels.attention.layout import ALIGNMENT
 from kernels.attention.problem import DTYPES, HEADDIMS, Problem, Specialization
 from kernels.attention.template import Binary, Launch, Space, Template
 from kernels.attention.version import version_hash
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _CAPABILITY = 90  # wgmma is sm_90a alone: nothing before has it, nothing after keeps it
-_ALIGNMENT = 8  # elements of 2 bytes in 16 bytes
+_ALIGNMENT = ALIGNMENT // 2  # in elements, of 2 bytes
 _ROWS = 64  # of queries in a consumer
 _MAX_FP32 = 2.0**127 * (2 - 2.0**-23)
 _GIANT = 2.0**27  # |m·scale| from which the shift is made exact by a power of two
@@ -97,16 +97,8 @@ class HopperTemplate(Template):
         return None
 
     def reject(self, specialization: Specialization, config: Config, capability: int) -> str | None:
-        reason = self.supports(specialization, capability)
-        if reason is not None:
+        if (reason := self.unfit(specialization, config, capability)) is not None:
             return reason
-        space = self.space(specialization)
-        if set(config) != set(space):
-            return f"parameters are {shown(sorted(config), 300)}, but must be {sorted(space)}"
-        for name, value in config.items():
-            # True == 1, but not in a config.
-            if (type(value), value) not in [(type(choice), choice) for choice in space[name]]:
-                return f"{name} is {shown(value)}, but must be one of {space[name]}"
         block_n, consumers, stages, q_buffers = (
             int(config[name]) for name in ("BLOCK_N", "consumers", "stages", "q_buffers")
         )
@@ -192,9 +184,7 @@ def _work_out(
     batch, heads, seqlen_q, headdim = q.shape
     _, heads_kv, seqlen_k, _ = k.shape
     if causal:
-        # Beyond these bounds nothing changes, and the kernel's integers are 32-bit.
-        causal_offset = min(causal_offset, seqlen_k)
-        seqlen_k = min(seqlen_k, seqlen_q + causal_offset)
+        seqlen_k, causal_offset = visible(seqlen_q, seqlen_k, causal_offset)
     if batch * heads * seqlen_q == 0 or seqlen_k <= 0:
         return None
     keys = (batch, heads_kv, seqlen_k, headdim)

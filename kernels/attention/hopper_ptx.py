@@ -1,7 +1,7 @@
 """The few instructions that Gluon has no word for, as inline PTX, each with its reason.
 
-The number of accumulators that `scale_unless_idle` handles is a compile-time choice, so its text is
-generated.
+How many scores `hide_from` and how many accumulators `scale_unless_idle` handles is a compile-time
+choice, so their texts are generated.
 """
 
 from triton.experimental import gluon

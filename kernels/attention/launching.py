@@ -125,3 +125,10 @@ def strides_of(tensor: Tensor) -> tuple[int, int, int, int]:
         row_stride if rows > 1 else headdim,
         1,
     )
+
+
+def visible(seqlen_q: int, seqlen_k: int, causal_offset: int) -> tuple[int, int]:
+    """How many keys a causal mask leaves to some row, and the offset as far as it matters: beyond
+    these bounds nothing changes, and kernels' integers are 32-bit."""
+    causal_offset = min(causal_offset, seqlen_k)
+    return min(seqlen_k, seqlen_q + causal_offset), causal_offset

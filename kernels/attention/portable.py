@@ -15,8 +15,8 @@ from kernels.attention.base_2 import in_base_2
 from kernels.attention.capability import limits, supported
 from kernels.attention.compiler import Argument
 from kernels.attention.config import Config, Value
-from kernels.attention.launching import DirectLaunch, strides_of
-from kernels.attention.printable import shown
+from kernels.attention.launching import DirectLaunch, strides_of, visible
+from kernels.attention.layout import ALIGNMENT
 from kernels.attention.problem import DTYPES, HEADDIMS, Problem, Specialization
 from kernels.attention.template import Binary, Launch, Resources, Space, Template
 from kernels.attention.version import version_hash
@@ -24,7 +24,7 @@ from kernels.attention.version import version_hash
 if TYPE_CHECKING:
     from torch import Tensor
 
-_ALIGNMENT = 8  # elements of 2 bytes in 16 bytes
+_ALIGNMENT = ALIGNMENT // 2  # in elements, of 2 bytes
 _OTHER_REGISTERS = 40  # of a thread, besides acc and s: p, the statistics of rows, addresses
 
 _CONSTEXPRS = 11  # of portable_kernel.attention_forward
@@ -104,16 +104,8 @@ class PortableTemplate(Template):
         return None
 
     def reject(self, specialization: Specialization, config: Config, capability: int) -> str | None:
-        reason = self.supports(specialization, capability)
-        if reason is not None:
+        if (reason := self.unfit(specialization, config, capability)) is not None:
             return reason
-        space = self.space(specialization)
-        if set(config) != set(space):
-            return f"parameters are {shown(sorted(config), 300)}, but must be {sorted(space)}"
-        for name, value in config.items():
-            # True == 1, but not in a config.
-            if (type(value), value) not in [(type(choice), choice) for choice in space[name]]:
-                return f"{name} is {shown(value)}, but must be one of {space[name]}"
         have, headdim = limits(capability), specialization.headdim
         block_m, warps, maxnreg = (
             int(config[name]) for name in ("BLOCK_M", "num_warps", "maxnreg")
@@ -210,9 +202,7 @@ def _work_out(
     batch, heads, seqlen_q, headdim = q.shape
     _, heads_kv, seqlen_k, _ = k.shape
     if causal:
-        # Beyond these bounds nothing changes, and the kernel's integers are 32-bit.
-        causal_offset = min(causal_offset, seqlen_k)
-        seqlen_k = min(seqlen_k, seqlen_q + causal_offset)
+        seqlen_k, causal_offset = visible(seqlen_q, seqlen_k, causal_offset)
     blocks = -(-seqlen_q // int(config["BLOCK_M"])) * batch * heads
     if blocks == 0 or seqlen_k <= 0:
         return None

@@ -97,6 +97,23 @@ class Problem:
         full = 4 * self.batch * self.seqlen**2 * self.heads * self.headdim
         return full // 2 if self.causal else full
 
+    def tflops(self, ms: float) -> float:
+        """TFLOP/s of a forward that takes `ms`."""
+        return self.flops / ms * 1e-9
+
     def __str__(self) -> str:
         mask = "causal" if self.causal else "full"
         return f"D{self.headdim} S{self.seqlen} {mask} {self.dtype} B{self.batch} H{self.heads}"
+
+
+# The shapes whose figures are published, all on the grid.
+HEADLINE = (
+    Problem.on_grid(64, 4096, causal=True),
+    Problem.on_grid(128, 8192, causal=True),
+    Problem.on_grid(256, 16384, causal=True),
+)
+
+
+def ratio(a: int, b: int) -> float:
+    """How many times the larger of two sizes is the smaller."""
+    return max(a, b) / min(a, b)

@@ -15,6 +15,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from kernels.attention.config import Config, Value
+from kernels.attention.printable import shown
 from kernels.attention.problem import Problem, Specialization
 
 if TYPE_CHECKING:
@@ -92,6 +93,21 @@ class Template(ABC):
         Also the guard for configs that come from a database or a file: one that is not in the space
         is rejected here, before any launch.
         """
+
+    def unfit(self, specialization: Specialization, config: Config, capability: int) -> str | None:
+        """The first part of `reject`: the reason why nothing is served here, or why `config` is
+        none of the space; else None."""
+        reason = self.supports(specialization, capability)
+        if reason is not None:
+            return reason
+        space = self.space(specialization)
+        if set(config) != set(space):
+            return f"parameters are {shown(sorted(config), 300)}, but must be {sorted(space)}"
+        for name, value in config.items():
+            # True == 1, but not in a config.
+            if (type(value), value) not in [(type(choice), choice) for choice in space[name]]:
+                return f"{name} is {shown(value)}, but must be one of {space[name]}"
+        return None
 
     def grown(self, config: Config) -> Config:
         """`config`, which may be older than some parameters, as it would be spelt now."""

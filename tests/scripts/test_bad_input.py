@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.store import Store
+from tuner.store.database import Store
 
 # the script, its words with {} for the folder below, and the sentence
 BAD = [

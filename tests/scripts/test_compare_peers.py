@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kernels.attention.problem import HEADLINE
 from scripts.compare_peers import flex, headline, text
 from tests.tuner.store.samples import TARGET
-from tuner.bench import HEADLINE, Lap, Report, Row
+from tuner.bench import Lap, Report, Row
 from tuner.search.plan import plan
 
 

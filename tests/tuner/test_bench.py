@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from kernels.attention.problem import Problem
+from kernels.attention.problem import HEADLINE, Problem
 from tuner import bench as bench_module
-from tuner.bench import HEADLINE, bench
+from tuner.bench import bench
 from tuner.evaluate.sensor import Sensor
 from tuner.target import Hardware, Target
 

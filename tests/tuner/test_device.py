@@ -83,7 +83,6 @@ def test_hidden_gpus_do_not_count(monkeypatch: pytest.MonkeyPatch, hidden: str) 
         (nvml(), 700, "580.126.09"),
         (nvml(nvmlInit=raising(NVMLError)), 0, "unknown"),
         (nvml(nvmlDeviceGetPowerManagementLimit=raising(NVMLError)), 0, "580.126.09"),
-        (nvml(nvmlSystemGetDriverVersion=lambda: b"470.1"), 700, "470.1"),
     ],
 )
 def test_detect(
@@ -100,7 +99,6 @@ def test_detect(
     try:
         target = device.detect(0)
         assert target.hardware == Hardware(90, 132, 79, power)
-        assert device.hardware(0) is target.hardware
     finally:
         device.detect.cache_clear()
     assert target.driver == driver

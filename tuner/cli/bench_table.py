@@ -11,11 +11,7 @@ from tuner.cli.tables import print_line, ratio, table
 def print_bench(out: Console, report: Report) -> None:
     """The benchmark: the outside harness's figures, then those of the interleaved rounds."""
     on = report.target
-    print_line(
-        out,
-        f"{on.gpu_name} ({on.hardware}), Triton {on.triton}, torch {on.torch}, driver {on.driver}, "
-        f"{report.measured_at}",
-    )
+    print_line(out, f"{on}, torch {on.torch}, driver {on.driver}, {report.measured_at}")
     peers = sorted({name for row in report.rows for name in row.rounds if name != OURS})
     rows = table(
         "",

@@ -204,14 +204,7 @@ def import_files(
         report = merge(store, records)
         where = store.location
     if as_json:
-        form = {
-            "database": where,
-            "added": [record.uid for record in report.added],
-            "already_there": report.already_there,
-            "now_standing": [record.uid for record in report.now_standing],
-            "replaced": [record.uid for record in report.replaced],
-        }
-        print(json.dumps(form))
+        print(json.dumps({"database": where, **report.to_json()}))
         return
     print(
         f"{len(report.added)} new, {report.already_there} already there, in {where}; "

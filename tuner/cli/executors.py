@@ -34,8 +34,8 @@ def executor_for(
         options.one_of("--executor", executor, EXECUTORS)
     if backend == "cuda" and spaces is not None:
         raise CommandError("--spaces is for replays, but --backend is cuda: give one of them")
-    if spaces is not None and not spaces.is_dir():
-        raise CommandError(f"--spaces is '{spaces}', but must be a folder of recorded spaces")
+    if spaces is not None:
+        options.folder_of_spaces("--spaces", spaces)
     if ray_address is not None and executor != "ray":
         raise CommandError(f"--ray-address is '{ray_address}', but needs --executor ray")
     if gpus is not None and executor == "ray":

@@ -50,13 +50,14 @@ def bench(
 
     needs_gpu("bench")
 
+    from kernels.attention.problem import HEADLINE
     from tuner import bench as benchmark
     from tuner.control import use
 
     if asked.headdims and asked.seqlens:
         problems = asked.named()
     else:
-        problems = asked.variants(benchmark.HEADLINE)
+        problems = asked.variants(HEADLINE)
     if db is not None:
         use(db)
     report = benchmark.bench(problems=problems, rounds=rounds)

@@ -45,15 +45,7 @@ def merge(
         trials = merge_trials(store, [trial for part in parts for trial in part.trials])
         where = store.location
     if as_json:
-        form = {
-            "database": where,
-            "added": [record.uid for record in report.added],
-            "already_there": report.already_there,
-            "now_standing": [record.uid for record in report.now_standing],
-            "replaced": [record.uid for record in report.replaced],
-            "trials": trials,
-        }
-        print(json.dumps(form))
+        print(json.dumps({"database": where, **report.to_json(), "trials": trials}))
         return
     print(
         f"{len(report.added)} new records, {report.already_there} already there, and {trials} new "

@@ -336,6 +336,13 @@ def several(
     return tuple(dict.fromkeys(one_of(option, name, accepted) for name in names))
 
 
+def folder_of_spaces(option: str, folder: Path) -> Path:
+    """`folder`, if it is one."""
+    if not folder.is_dir():
+        raise CommandError(f"{option} is '{folder}', but must be a folder of recorded spaces")
+    return folder
+
+
 def writable_folder(option: str, folder: Path) -> None:
     """Refuse a folder that cannot be written, nor made where it is not there; nothing is made."""
     if not _can_be_written(folder):

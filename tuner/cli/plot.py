@@ -178,9 +178,8 @@ def _trials(problem: Problem, spaces: Path | None, db: str | None) -> list[Trial
         from tuner.evaluate.space_file import read_folder
         from tuner.store.rows import trial_row
 
-        if not spaces.is_dir():
-            raise CommandError(f"--spaces is '{spaces}', but must be a folder of recorded spaces")
-        files = [space for space in read_folder(spaces) if space.header.problem == problem]
+        held = read_folder(options.folder_of_spaces("--spaces", spaces))
+        files = [space for space in held if space.header.problem == problem]
         for space in files:
             space.check(trial_row)
         return together(trial for space in files for trial in space.trials.values())

@@ -10,6 +10,7 @@ from kernels.attention import registry
 from kernels.attention.template import CompileError, OutOfResources, Template
 from tuner.evaluate import screening, wire
 from tuner.evaluate.child import Handler
+from tuner.evaluate.executor import Compilation
 from tuner.evaluate.failure import captured_stderr, describe
 from tuner.trial import Outcome
 
@@ -39,12 +40,11 @@ def serve(get: Callable[[str], Template]) -> Mapping[str, Handler]:
                 resources = binary.resources
             except Exception as caught:
                 error = caught
-        return {
-            "outcome": _outcome(error).value,
-            "reason": _reason(error, printed[0]),
-            "resources": wire.resources_to_json(resources),
-            "seconds": time.perf_counter() - start,
-        }
+        seconds = time.perf_counter() - start
+        reason = _reason(error, printed[0])
+        return wire.compilation_to_json(
+            Compilation(wanted, _outcome(error), reason, resources, seconds)
+        )
 
     return {"compile": compile_one}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from kernels.attention.problem import Specialization
@@ -67,13 +68,12 @@ class Compiler:
             seconds = time.perf_counter() - start
             who = getattr(error, "note", None) or "the compiler"
             return Compilation(candidate, outcome, f"{who}: {error}", None, seconds)
-        resources = wire.resources_from_json(reply["resources"])
-        outcome, reason = Outcome(reply["outcome"]), reply["reason"]
-        limit = self._spill_limit
+        compilation = wire.compilation_from_json(reply, candidate)
+        resources, limit = compilation.resources, self._spill_limit
         if resources is not None and limit is not None and resources.spills > limit:
-            outcome = Outcome.SPILLS
             reason = f"spills {resources.spills} bytes per thread, more than {limit}"
-        return Compilation(candidate, outcome, reason, resources, reply["seconds"])
+            return replace(compilation, outcome=Outcome.SPILLS, reason=reason)
+        return compilation
 
     def close(self) -> None:
         """Kill the process and all it started. Safe to call twice, and from any thread."""

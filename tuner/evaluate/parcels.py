@@ -7,17 +7,13 @@ finds it there again. So a parcel that fits nothing does no harm: it is compiled
 from __future__ import annotations
 
 import json
-import os
 import re
-import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from kernels.attention.printable import shown
-
-VARIABLE = "TRITON_CACHE_DIR"
-"""The environment variable that tells Triton which folder to use."""
+from tuner.files import replacing
 
 Parcel = Mapping[str, bytes]
 """Contents by `folder/file`."""
@@ -25,13 +21,6 @@ Parcel = Mapping[str, bytes]
 _NAME = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9_.=-]*/[A-Za-z0-9_=-][A-Za-z0-9_.=-]*")
 _GROUP = "__grp__"  # how the file begins that lists the others, by absolute paths
 _MOST_BYTES = 64 * 2**20
-
-
-def usual_folder() -> Path:
-    """The folder that Triton uses if it is not told."""
-    if told := os.environ.get(VARIABLE):
-        return Path(told)
-    return Path(os.environ.get("TRITON_HOME") or Path.home()) / ".triton" / "cache"
 
 
 def pack(cache: Path) -> Parcel:
@@ -66,6 +55,5 @@ def unpack(parcel: Parcel, cache: Path) -> None:
             listed = json.loads(content)["child_paths"]
             here = {child: str(path.parent / child) for child in listed}
             content = json.dumps({"child_paths": here}).encode()
-        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        part.write_bytes(content)
-        part.replace(path)  # whole or not at all, for evaluators that share the folder
+        with replacing(path) as part:  # for evaluators that share the folder
+            part.write_bytes(content)

@@ -77,19 +77,16 @@ class Worker:
         factory: str,
         options: Mapping[str, Any] | None = None,
         environment: Mapping[str, str] | None = None,
-        start_s: float = START_S,
     ) -> None:
         """
         Args:
             factory: `module:function` that returns the child's handlers by name.
             options: keyword arguments of the factory.
             environment: variables to set in the child on top of ours.
-            start_s: deadline in seconds for the child to get ready.
         """
         self._factory = factory
         self._options = json.dumps(dict(options or {}))
         self._environment = {**os.environ, **(environment or {})}
-        self._start_s = start_s
         self._lock = threading.Lock()
         self._closed = False
         self._child: _Child | None = None
@@ -168,7 +165,7 @@ class Worker:
         self._child = child
         if self._closed:
             raise Crashed("the worker was closed")
-        child.reply(self._start_s)
+        child.reply(START_S)
         return child
 
     def _drop(self) -> None:

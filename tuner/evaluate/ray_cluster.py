@@ -24,6 +24,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from kernels.attention.compiler import CACHE_VARIABLE, cache_folder
 from kernels.attention.problem import Problem, Specialization
 from tuner.evaluate import compiler, evaluator, parcels
 from tuner.evaluate.compiler import Compiler
@@ -63,7 +64,6 @@ class RayExecutor(Executor):
         address: str | None = None,
         compile_deadline_s: float = compiler.DEADLINE_S,
         evaluate_deadline_s: float = evaluator.SILENCE_S,
-        spill_limit: int | None = compiler.SPILL_LIMIT,
         gpu_factory: str = evaluator.FACTORY,
         gpu_options: Mapping[str, Any] | None = None,
         compile_factory: str = compiler.FACTORY,
@@ -74,8 +74,8 @@ class RayExecutor(Executor):
         Args:
             address: of the cluster, as `ray.init` takes it; None: that of RAY_ADDRESS, else of this
                 machine, where a cluster of it alone is made if there is none.
-            compile_deadline_s, evaluate_deadline_s, spill_limit, gpu_factory, gpu_options,
-                compile_factory, compile_options: as of `LocalExecutor`.
+            compile_deadline_s, evaluate_deadline_s, gpu_factory, gpu_options, compile_factory,
+                compile_options: as of `LocalExecutor`.
             placing_s: how long to wait for the actors, and for one, or a host that compiles, when
                 all are lost.
 
@@ -118,7 +118,6 @@ class RayExecutor(Executor):
         self._task = partial(
             ray.remote(num_cpus=1, max_retries=_RETRIES, num_returns=2)(_compile).remote,
             compile_deadline_s,
-            spill_limit,
             compile_factory,
             json.dumps(None if compile_options is None else dict(compile_options)),
         )
@@ -299,8 +298,8 @@ class _Actor:
     """An evaluator on the host that Ray chose, of the GPU that Ray shows it."""
 
     def __init__(self, factory: str, options: Mapping[str, Any] | None, deadline_s: float) -> None:
-        self._cache = parcels.usual_folder()
-        told = {parcels.VARIABLE: str(self._cache)}
+        self._cache = cache_folder()
+        told = {CACHE_VARIABLE: str(self._cache)}
         self._evaluator = Evaluator(factory, options, told, deadline_s)
 
     def hello(self) -> Target:
@@ -330,7 +329,6 @@ class _Actor:
 
 def _compile(
     deadline_s: float,
-    spill_limit: int | None,
     factory: str,
     options: str,
     candidate: Candidate,
@@ -338,20 +336,19 @@ def _compile(
     capability: int,
 ) -> tuple[Compilation, Parcel]:
     """The task: it finds its process of Ray's with a compiler, or makes one."""
-    held, cache = _compiler(deadline_s, spill_limit, factory, options)
+    held, cache = _compiler(deadline_s, factory, options)
     compilation = held.compile(candidate, specialization, capability)
     return compilation, parcels.pack(cache)
 
 
 @cache
-def _compiler(
-    deadline_s: float, spill_limit: int | None, factory: str, options: str
-) -> tuple[Compiler, Path]:
+def _compiler(deadline_s: float, factory: str, options: str) -> tuple[Compiler, Path]:
     # A folder of its own, so that what lies in it is of one compilation.
     folder = tempfile.mkdtemp(prefix="attention-tuner-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    told = {parcels.VARIABLE: folder}
-    return Compiler(deadline_s, spill_limit, factory, json.loads(options), told), Path(folder)
+    told = {CACHE_VARIABLE: folder}
+    made = Compiler(deadline_s, factory=factory, options=json.loads(options), environment=told)
+    return made, Path(folder)
 
 
 def _settle(future: Future[Compilation], candidate: Candidate, done: Future[Compilation]) -> None:

@@ -98,12 +98,7 @@ def compiling(folder: str | None = None, pace: float = 0.0) -> Mapping[str, Hand
             if problem.specialization == serves and result.outcome is Outcome.REJECTED:
                 result = recorded.compile(problem, wanted).result()
         time.sleep(pace * result.seconds)
-        return {
-            "outcome": result.outcome.value,
-            "reason": result.reason,
-            "resources": wire.resources_to_json(result.resources),
-            "seconds": result.seconds,
-        }
+        return wire.compilation_to_json(result)
 
     return {"compile": compile_one}
 

@@ -35,7 +35,7 @@ def shipped_spaces() -> Path:
 
 
 class ReplayExecutor(Executor):
-    """Serves the problems of a folder of recorded spaces, all of one target.
+    """Serves the problems of a folder of recorded spaces, all of one target: the one with most.
 
     Equal searches see equal figures: nothing here is random, and nothing takes time.
     """
@@ -44,11 +44,10 @@ class ReplayExecutor(Executor):
     compile_slots = 1
     evaluate_slots = 1
 
-    def __init__(self, folder: Path | None = None, hardware_key: str | None = None) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         """
         Args:
             folder: of the recorded spaces; None: those that come with the package.
-            hardware_key: which hardware's to serve; None: the one with most spaces.
 
         Raises:
             SpaceError: a file in it is damaged, or there is none to serve.
@@ -58,11 +57,9 @@ class ReplayExecutor(Executor):
         groups: dict[tuple[str, str], list[RecordedSpace]] = defaultdict(list)
         for space in read_folder(folder):
             target = space.header.target
-            if hardware_key in (None, target.hardware.key):
-                groups[target.hardware.key, target.triton].append(space)
+            groups[target.hardware.key, target.triton].append(space)
         if not groups:
-            of = f" of {hardware_key}" if hardware_key else ""
-            raise SpaceError(f"{folder} holds no recorded space{of}, so there is nothing to replay")
+            raise SpaceError(f"{folder} holds no recorded space, so there is nothing to replay")
         _, chosen = max(groups.items(), key=lambda item: (len(item[1]), item[0]))
         latest = max(chosen, key=lambda space: space.header.recorded_at)
         self.target = latest.header.target
@@ -166,7 +163,7 @@ class ReplayExecutor(Executor):
                 median_ms=median_ms,
                 spread=spread(samples),
                 samples_ms=samples,
-                tflops=problem.flops / median_ms * 1e-9,
+                tflops=problem.tflops(median_ms),
             )
         peers = {
             name: _drawn(name, samples, rounds)

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from kernels.attention.capability import limits
-from kernels.attention.template import OutOfResources
+from kernels.attention.compiler import check_shared_memory
 from tuner.evaluate.child import note
 
 
@@ -35,13 +34,7 @@ def install() -> None:
 def _screened(to_ptx: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(to_ptx)
     def screened(backend: Any, source: Any, metadata: dict[str, Any], *more: Any) -> Any:
-        capability, needed = backend.target.arch, metadata.get("shared", 0)
-        available = limits(capability).shared_memory
-        if needed > available:
-            raise OutOfResources(
-                f"needs {needed} bytes of shared memory, "
-                f"but a block of sm_{capability} has {available}"
-            )
+        check_shared_memory(metadata.get("shared", 0), backend.target.arch)
         ptx = to_ptx(backend, source, metadata, *more)
         # ptxas has no limit of its own: from here on the deadline is for it alone.
         note("ptxas")

@@ -11,7 +11,6 @@ import gzip
 import json
 import lzma
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -36,6 +35,7 @@ from tuner.evaluate.t4 import (
     read_results,
 )
 from tuner.evaluate.timing import spread
+from tuner.files import replacing
 from tuner.liveness import revived
 from tuner.target import Hardware, Target
 from tuner.trial import Candidate, Measurement, Outcome, Trial
@@ -111,7 +111,7 @@ class RecordedSpace:
                 median_ms=median_ms,
                 spread=spread(result.samples_ms),
                 samples_ms=result.samples_ms,
-                tflops=header.problem.flops / median_ms * 1e-9,
+                tflops=header.problem.tflops(median_ms),
                 max_diff=values.get("max_diff", math.nan),
                 sm_clock_mhz=_whole(values.get("sm_clock")),
                 power_w=_whole(values.get("power")),
@@ -183,15 +183,8 @@ def write_space(
         data = lzma.compress(data, preset=9)
     elif path.name.endswith(".gz"):
         data = gzip.compress(data, mtime=0)  # no date inside: the same trials, the same bytes
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as part:
+        part.write_bytes(data)
     return RecordedSpace(path, header)
 
 

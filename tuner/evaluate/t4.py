@@ -137,7 +137,7 @@ def _parse(data: Mapping[str, Any], scale: float) -> Result:
         timestamp=str(data.get("timestamp", "")),
         measurements=values,
     )
-    if result.outcome in (Outcome.OK, Outcome.PRUNED) and not result.samples_ms:
+    if result.outcome.timed and not result.samples_ms:
         raise ValueError(f"a config that is {result.outcome.value} has no runtimes")
     return result
 

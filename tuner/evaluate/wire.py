@@ -10,8 +10,9 @@ from typing import Any
 from kernels.attention.config import Config
 from kernels.attention.problem import Problem, Specialization
 from kernels.attention.template import Resources
+from tuner.evaluate.executor import Compilation
 from tuner.target import Hardware, Target
-from tuner.trial import Candidate, Measurement
+from tuner.trial import Candidate, Measurement, Outcome
 
 Json = dict[str, Any]
 
@@ -54,6 +55,26 @@ def resources_to_json(resources: Resources | None) -> Json | None:
 
 def resources_from_json(data: Mapping[str, Any] | None) -> Resources | None:
     return None if data is None else Resources(**data)
+
+
+def compilation_to_json(compilation: Compilation) -> Json:
+    """Without the candidate, which whoever asks knows."""
+    return {
+        "outcome": compilation.outcome.value,
+        "reason": compilation.reason,
+        "resources": resources_to_json(compilation.resources),
+        "seconds": compilation.seconds,
+    }
+
+
+def compilation_from_json(data: Mapping[str, Any], candidate: Candidate) -> Compilation:
+    return Compilation(
+        candidate,
+        Outcome(data["outcome"]),
+        data["reason"],
+        resources_from_json(data["resources"]),
+        data["seconds"],
+    )
 
 
 def measurement_to_json(measurement: Measurement | None) -> Json | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean
 
 from kernels.attention.problem import Problem
+from tuner.evaluate.compile_farm import available_cpus
 from tuner.search.candidates import enumerate_candidates
 from tuner.search.options import Options
 from tuner.trial import Trial
@@ -37,18 +37,15 @@ class Cost:
         )
 
 
-def estimate(
-    problem: Problem, capability: int, known: Iterable[Trial] = (), cores: int | None = None
-) -> Cost:
+def estimate(problem: Problem, capability: int, known: Iterable[Trial] = ()) -> Cost:
     """The cost of a search of `problem` from nothing.
 
     Args:
         known: trials of it, or of one like it.
-        cores: None: those of this machine.
     """
     feasible = enumerate_candidates(problem.specialization, capability).feasible
     trials = Options().wanted(len(feasible))
-    cores = cores or os.cpu_count() or 1
+    cores = available_cpus()
     timed = [
         (trial.compile_s, trial.evaluate_s)
         for trial in known

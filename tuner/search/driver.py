@@ -25,7 +25,7 @@ from tuner.search.forerun import Forerunner, Job
 from tuner.search.options import Options
 from tuner.search.turns import Skip, Turns
 from tuner.search.verdict import Final, begin, crown, incumbent_of
-from tuner.store import Store
+from tuner.store.database import Store
 
 # Specializations after the one at hand whose seeds are compiled in idle compilers, and how many
 # candidates besides those. By simulation of a grid of 72 problems with 15 compilers that saves a

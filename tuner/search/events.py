@@ -72,9 +72,8 @@ class FinalsStarted:
 @dataclass(frozen=True)
 class ProblemEnded:
     problem: Problem
-    record: (
-        Record | None
-    )  # None: every candidate failed, or time was up; the default stays in force
+    # None: every candidate failed, or time was up; the default stays in force
+    record: Record | None
     counts: Mapping[Outcome, int]
     reasons: Mapping[str, int]  # of what failed
     seconds: Seconds

@@ -22,7 +22,7 @@ from tuner.search.objective import MARK
 from tuner.search.proposals import Proposals
 from tuner.search.recollection import recalled
 from tuner.search.space import search_space
-from tuner.store import Store
+from tuner.store.database import Store
 from tuner.trial import Candidate, Outcome, Trial
 
 # Proposals under way at once while there are fewer trials than that: cold, a model is within 2 % of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kernels.attention.problem import Problem
+from kernels.attention.problem import Problem, ratio
 
 # So close, a neighbour's winner is as good as one's own, within what measurements can tell.
 SEQLEN_RATIO = 1.1
@@ -34,11 +34,7 @@ def covered(problem: Problem, tuned: Iterable[Problem]) -> bool:
     """Whether one of `tuned` is close enough to serve `problem` as well as its own record would."""
     return any(
         other.specialization == problem.specialization
-        and _ratio(other.seqlen, problem.seqlen) <= SEQLEN_RATIO
-        and _ratio(other.batch * other.heads, problem.batch * problem.heads) <= BATCH_HEADS_RATIO
+        and ratio(other.seqlen, problem.seqlen) <= SEQLEN_RATIO
+        and ratio(other.batch * other.heads, problem.batch * problem.heads) <= BATCH_HEADS_RATIO
         for other in tuned
     )
-
-
-def _ratio(a: int, b: int) -> float:
-    return max(a, b) / min(a, b)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tuner.trial import Outcome
 
 if TYPE_CHECKING:
-    from tuner.store import Store
+    from tuner.store.database import Store
 
 OBJECTIVES = ("throughput", "latency")
 MARK = "single launches with a cold L2"

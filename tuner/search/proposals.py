@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kernels.attention.config import Config
 from tuner.search import samplers
 from tuner.search.space import SearchSpace
-from tuner.trial import Candidate, Outcome, Trial
+from tuner.trial import Candidate, Trial
 
 if TYPE_CHECKING:
     import optuna
@@ -184,4 +184,4 @@ class Proposals:
 
 
 def _failed(trial: Trial) -> bool:
-    return trial.measurement is None or trial.outcome not in (Outcome.OK, Outcome.PRUNED)
+    return trial.measurement is None or not trial.outcome.timed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernels.attention.problem import Problem
 from tuner.evaluate.executor import Executor
 from tuner.search.candidates import CandidateSet
-from tuner.store import Store
+from tuner.store.database import Store
 from tuner.trial import Trial
 
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tuner.trial import Outcome, Trial
+from tuner.trial import Trial
 
 if TYPE_CHECKING:
     import optuna
@@ -64,7 +64,7 @@ def study_of(
         for parameter, values in choices.items()
     }
     for trial, point in zip(trials, points):
-        right = trial.outcome in (Outcome.OK, Outcome.PRUNED) and trial.measurement is not None
+        right = trial.outcome.timed and trial.measurement is not None
         state = optuna.trial.TrialState.COMPLETE if right else optuna.trial.TrialState.FAIL
         study.add_trial(
             optuna.trial.create_trial(

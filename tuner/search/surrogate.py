@@ -151,38 +151,40 @@ class SurrogateSampler(BaseSampler):
     def outlook(self, study: Study, count: int) -> list[int]:
         """The points, by index, that the model thinks most of as things stand, best first; none
         where there is no model yet. Proposes nothing."""
-        seen, done, pending = self._observed(study, but=-1)
-        unseen = [index for index in range(len(self._points)) if index not in seen]
-        prior = _sign(study) * self._prior
-        if not unseen:
-            return []
-        if any(map(math.isfinite, done.values())) and len(done) + len(pending) >= self._startup:
-            merit = self._merit(done, pending, unseen, prior)
-        elif self._has_prior:
-            merit = -prior[unseen]
-        else:
+        unseen, merit, _ = self._ranked(study, but=-1, fixed={})
+        if merit is None:
             return []
         return [unseen[place] for place in np.argsort(-merit, kind="stable")[:count]]
 
     def _next(self, study: Study, number: int, fixed: Mapping[str, Any]) -> int | None:
         """The point to try next; None if every one that agrees with `fixed` was tried."""
-        seen, done, pending = self._observed(study, but=number)
+        unseen, merit, modelled = self._ranked(study, but=number, fixed=fixed)
+        if not unseen:
+            return None
+        if merit is None:
+            return int(self._random.choice(unseen))
+        if modelled:
+            favoured = np.array([index in self._favoured for index in unseen])
+            merit = np.where(favoured & (merit > 0), self._favour * merit, merit)
+        return unseen[int(np.argmax(merit))]
+
+    def _ranked(
+        self, study: Study, but: int, fixed: Mapping[str, Any]
+    ) -> tuple[list[int], Array | None, bool]:
+        """The points that agree with `fixed` and were not tried, what each promises, and whether
+        the model says so: until it can, the prior does, and without one nobody."""
+        seen, done, pending = self._observed(study, but)
         unseen = [
             index
             for index in range(len(self._points))
             if index not in seen and _agrees(self._points[index], fixed)
         ]
         if not unseen:
-            return None
+            return unseen, None, False
         prior = _sign(study) * self._prior
         if any(map(math.isfinite, done.values())) and len(done) + len(pending) >= self._startup:
-            merit = self._merit(done, pending, unseen, prior)
-            favoured = np.array([index in self._favoured for index in unseen])
-            merit = np.where(favoured & (merit > 0), self._favour * merit, merit)
-            return unseen[int(np.argmax(merit))]
-        if self._has_prior:
-            return unseen[int(np.argmin(prior[unseen]))]
-        return int(self._random.choice(unseen))
+            return unseen, self._merit(done, pending, unseen, prior), True
+        return unseen, -prior[unseen] if self._has_prior else None, False
 
     def _merit(
         self, done: Mapping[int, float], pending: Sequence[int], unseen: list[int], prior: Array

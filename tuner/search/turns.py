@@ -19,7 +19,7 @@ from tuner.search.recollection import recalled
 from tuner.search.space import search_space
 from tuner.search.verdict import CUT_SHORT
 from tuner.standing import standing
-from tuner.store import Store
+from tuner.store.database import Store
 from tuner.trial import Candidate
 
 

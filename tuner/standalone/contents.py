@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kernels.attention import registry
 from kernels.attention.capability import supported
-from kernels.attention.problem import HEADDIMS, Problem
+from kernels.attention.problem import HEADDIMS, Problem, Specialization
 from tuner import resolve
 from tuner.liveness import revived
 from tuner.record import Record
@@ -48,14 +48,17 @@ class Contents:
         return [entry.record for entry in self._entries]
 
     def records(self) -> str:
-        rows: dict[tuple[int, bool, str], list[str]] = {}
+        rows: dict[Specialization, list[str]] = {}
         for entry in self._entries:
             problem = entry.record.problem
             numbers = (entry.rank, problem.seqlen, problem.batch, problem.heads)
             config = self._write(revived(entry.record.candidate))
             row = call("Record", [*map(str, numbers), config], 8)
-            rows.setdefault(_shelf(problem), []).append(row)
-        shelves = {f'({d}, {c}, "{t}")': listing(of, 4) for (d, c, t), of in rows.items()}
+            rows.setdefault(problem.specialization, []).append(row)
+        shelves = {
+            f'({of.headdim}, {of.causal}, "{of.dtype}")': listing(shelf, 4)
+            for of, shelf in rows.items()
+        }
         return mapping(shelves, 0)
 
     def defaults(self) -> str:
@@ -91,7 +94,7 @@ class Contents:
 
         def order(entry: _Entry) -> tuple[object, ...]:
             problem = entry.record.problem
-            return _shelf(problem), entry.ms / problem.flops, entry.uid
+            return problem.specialization, entry.ms / problem.flops, entry.uid
 
         return sorted(best.values(), key=order)
 
@@ -127,10 +130,6 @@ class Contents:
 
     def _write(self, candidate: Candidate) -> str:
         return self._forms[candidate.template].write(candidate.config)
-
-
-def _shelf(problem: Problem) -> tuple[int, bool, str]:
-    return problem.headdim, problem.causal, problem.dtype
 
 
 def _key(capabilities: Sequence[int]) -> str:

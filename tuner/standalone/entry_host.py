@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from kernels.attention.layout import readable
-from tuner.resolve import MAX_BATCH_HEADS_RATIO, MAX_SEQLEN_RATIO, ratio
+from kernels.attention.problem import ratio
+from tuner.resolve import MAX_BATCH_HEADS_RATIO, MAX_SEQLEN_RATIO
 from tuner.validation import validate
 
 

@@ -19,7 +19,6 @@ from sqlalchemy import (
     and_,
     bindparam,
     delete,
-    func,
     or_,
     select,
 )
@@ -28,13 +27,13 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from kernels.attention.problem import Problem
 from tuner import caution
+from tuner.moments import tomorrow
 from tuner.record import Record
 from tuner.store import postgresql, rows, sqlite
 from tuner.store.errors import StoreError, explain
 from tuner.store.interrupts import deferring_interrupts
 from tuner.store.locations import check_type
 from tuner.store.migrate import revision, upgrade
-from tuner.store.moments import tomorrow
 from tuner.store.mounts import network_file_system
 from tuner.store.schema import HEAD, records, trials
 from tuner.store.statements import columns, matching, upsert
@@ -68,13 +67,11 @@ class Store:
         location: str,
         reader: Engine,
         writer: Engine | None,
-        token: Callable[[], object] | None = None,
     ) -> None:
         self.location = location
         """What the user calls it: a path, or a URL without its password."""
         self._reader = reader
         self._writer = writer
-        self._token = token
 
     @classmethod
     @deferring_interrupts()
@@ -126,7 +123,7 @@ class Store:
                 "postgresql:// URL"
             )
         engine = sqlite.writing_engine(place, timeout_s)
-        store = cls(str(place), engine, engine, lambda: sqlite.change_token(place))
+        store = cls(str(place), engine, engine)
         with store._reading() as connection:
             found = revision(connection, store.location)
         if found is None and write_ahead_log and network is None:
@@ -150,12 +147,7 @@ class Store:
             sqlite.check_file(place)
             if not place.exists():
                 raise StoreError(f"{place} does not exist")
-            store = cls(
-                str(place),
-                sqlite.reading_engine(place, timeout_s),
-                None,
-                lambda: sqlite.change_token(place),
-            )
+            store = cls(str(place), sqlite.reading_engine(place, timeout_s), None)
         with store._reading() as connection:
             found = revision(connection, store.location)
         if found is None:
@@ -243,24 +235,14 @@ class Store:
         *,
         hardware: Hardware | None = None,
         triton: str | None = None,
-        template: str | None = None,
-        template_version: str | None = None,
         origin: Origin | None = None,
     ) -> list[Trial]:
         """The trials that have all that is given, oldest first. Bad rows are skipped, as in
         `records`."""
-        wanted = matching(problem, hardware, triton, template, template_version, origin)
+        wanted = matching(problem, hardware, triton, origin)
         # All of the key, so that ties do not come in any order.
         order = (trials.c.measured_at, *trials.primary_key.columns)
         return self._read(select(*columns(trials)).where(wanted).order_by(*order), rows.trial_of)
-
-    def change_token(self) -> object:
-        """A value that differs once records were added. For SQLite it costs two stats and may also
-        differ when only trials were."""
-        if self._token is not None:
-            return self._token()
-        with self._reading() as connection:
-            return connection.scalar(select(func.count()).select_from(records))
 
     def close(self) -> None:
         """Let go of the database. Safe to call twice."""

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from kernels.attention.printable import shown
+from tuner.moments import tomorrow
 from tuner.record import Record
 from tuner.store.errors import DocumentError
-from tuner.store.moments import tomorrow
 from tuner.store.wire import WireError, decode_record, encode, schema
 
 FORMAT = "attention-tuner/records"

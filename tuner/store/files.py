@@ -1,13 +1,13 @@
-"""Files that are there whole or not at all."""
+"""Files of the store, whole or not at all, with what goes wrong as its errors."""
 
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tuner import files
 from tuner.store.errors import StoreError
 
 
@@ -37,20 +37,14 @@ def write_atomically(path: str | Path, text: str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A new file to write, which takes the place of `path` on leaving, or is removed on an error.
+    """As `tuner.files.replacing`.
 
     Raises:
         StoreError: it cannot be written.
     """
-    path = Path(os.path.realpath(path))  # a link stays, and its target is replaced
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        try:
+        with files.replacing(path) as part:
             yield part
-            with part.open("rb+") as file:
-                os.fsync(file.fileno())
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
     except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror or error}") from None
+        place = os.path.realpath(path)
+        raise StoreError(f"{place} cannot be written: {error.strerror or error}") from None

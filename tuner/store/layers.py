@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 from kernels.attention.problem import Problem
 from tuner import caution
@@ -19,7 +18,6 @@ from tuner.store.errors import StoreError
 from tuner.store.locations import shipped_database, user_database
 
 Key = tuple[Problem, str, str]
-Layer = Literal["user", "shipped"]
 
 
 class Layers:
@@ -32,15 +30,15 @@ class Layers:
     """
 
     def __init__(self, user: Iterable[Record], shipped: Iterable[Record]) -> None:
-        layers: dict[Layer, list[Record]] = {"user": list(user), "shipped": list(shipped)}
-        fallen = superseded(record for records in layers.values() for record in records)
-        self._standing: dict[Key, tuple[Record, Layer]] = {}
-        for layer, records in layers.items():
+        layers = list(user), list(shipped)
+        fallen = superseded(record for records in layers for record in records)
+        self._standing: dict[Key, Record] = {}
+        for records in layers:
             candidates = standing(r for r in records if r.uid not in fallen)
             for key, record in candidates.items():
                 above = self._standing.get(key)
-                if above is None or _yields(above[0], record):
-                    self._standing[key] = record, layer
+                if above is None or _yields(above, record):
+                    self._standing[key] = record
 
     @classmethod
     def load(
@@ -49,7 +47,6 @@ class Layers:
         *,
         strict: bool = True,
         shipped: str | Path | None = None,
-        keep: Callable[[Record], bool] | None = None,
     ) -> Layers:
         """Read both layers, changing and creating nothing.
 
@@ -58,7 +55,6 @@ class Layers:
                 an empty layer, unless it is named here.
             strict: raise for a database that cannot be read; else log a warning and leave it out.
             shipped: instead of the shipped database.
-            keep: as if there were no records but those for which it holds.
 
         Raises:
             StoreError: a database cannot be read, and `strict`.
@@ -67,39 +63,26 @@ class Layers:
         user: list[Record] = []
         if location is not None or not never_made(path):
             user = _read(path, strict)
-        return cls(filter(keep, user), filter(keep, _shipped_records(shipped, strict)))
+        return cls(user, _shipped_records(shipped, strict))
 
     @classmethod
     @contextmanager
-    def open(
-        cls, location: str | Path | None = None, *, shipped: str | Path | None = None
-    ) -> Iterator[WritableLayers]:
+    def open(cls, location: str | Path | None = None) -> Iterator[WritableLayers]:
         """Open the user's database for writing, made if need be, and read both layers.
 
         Raises:
             StoreError: a database cannot be read, or the user's cannot be written.
         """
         with Store.open(user_database(location)) as store:
-            yield WritableLayers(store, _shipped_records(shipped, strict=True))
+            yield WritableLayers(store, _shipped_records(None, strict=True))
 
     def standing(self) -> list[Record]:
         """The record in force for each key, in a fixed order."""
-        return [self._standing[key][0] for key in sorted(self._standing)]
-
-    def layer(self, record: Record) -> Layer:
-        """Which layer a standing record comes from.
-
-        Raises:
-            KeyError: it does not stand.
-        """
-        stands, layer = self._standing[record.key]
-        if stands.uid != record.uid:
-            raise KeyError(record.uid)
-        return layer
+        return [self._standing[key] for key in sorted(self._standing)]
 
     def snapshot_hash(self) -> str:
         """Sixteen hex digits over the standing records: equal wherever the same ones stand."""
-        uids = sorted(record.uid for record, _ in self._standing.values())
+        uids = sorted(record.uid for record in self._standing.values())
         return hashlib.sha256("\n".join(uids).encode()).hexdigest()[:16]
 
 

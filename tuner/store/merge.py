@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tuner.moments import tomorrow
 from tuner.record import Record
 from tuner.standing import standing
 from tuner.store.database import Store
 from tuner.store.errors import StoreError
 from tuner.store.exchange import read_document
-from tuner.store.moments import tomorrow
 from tuner.store.sqlite import looks_like_database
 from tuner.store.wire import encode
 from tuner.trial import Trial
@@ -27,6 +27,15 @@ class MergeReport:
     already_there: int
     now_standing: tuple[Record, ...]  # those added that stand
     replaced: tuple[Record, ...]  # those that stood and no longer do
+
+    def to_json(self) -> dict[str, Any]:
+        """The report in JSON's types, records by their uids."""
+        return {
+            "added": [record.uid for record in self.added],
+            "already_there": self.already_there,
+            "now_standing": [record.uid for record in self.now_standing],
+            "replaced": [record.uid for record in self.replaced],
+        }
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, NullPool, create_engine, event
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
+from tuner.files import replacing
 from tuner.store.errors import StoreError, explain
 
 _MAGIC = b"SQLite format 3\0"
@@ -127,12 +128,10 @@ def back_up(path: Path, revision: str) -> Path:
     """
     moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     copy = path.with_name(f"{path.name}.bak-{revision}-{moment}")
-    part = path.with_name(f"{copy.name}.part-{os.getpid()}")
     try:
-        execute(reading_engine(path, 5), "VACUUM INTO ?", str(part))
-        part.replace(copy)
+        with replacing(copy) as part:
+            execute(reading_engine(path, 5), "VACUUM INTO ?", str(part))
     except (OSError, SQLAlchemyError) as error:
-        part.unlink(missing_ok=True)
         said = getattr(error, "orig", None) or error
         raise StoreError(f"{path} cannot be backed up to {copy}: {said}") from None
     return copy

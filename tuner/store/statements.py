@@ -18,16 +18,12 @@ def matching(
     problem: Problem | None,
     hardware: Hardware | None,
     triton: str | None,
-    template: str | None,
-    template_version: str | None,
     origin: Origin | None,
 ) -> Any:
     """The condition that a trial has all that is given."""
     wanted: dict[str, object] = {
         "hardware": None if hardware is None else hardware.key,
         "triton": triton,
-        "template": template,
-        "template_version": template_version,
         "origin": origin,
     }
     if problem is not None:

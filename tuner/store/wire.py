@@ -19,8 +19,8 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 from kernels.attention.config import Config
 from kernels.attention.printable import shown
 from kernels.attention.problem import DTYPES
+from tuner import moments
 from tuner.record import Record
-from tuner.store import moments
 from tuner.trial import Outcome, Trial
 
 MOST_ITEMS = 10_000
@@ -87,15 +87,15 @@ def decode_record(value: object, path: str = "") -> Record:
     return record
 
 
-def decode_trial(value: object, path: str = "") -> Trial:
+def decode_trial(value: object) -> Trial:
     """The trial that `value` spells.
 
     Raises:
         WireError: it spells none.
     """
-    trial: Trial = _decode_dataclass(Trial, value, path)
+    trial: Trial = _decode_dataclass(Trial, value, "")
     if trial.outcome is Outcome.OK and trial.measurement is None:
-        raise _refusal(None, "there where the outcome is ok", _join(path, "measurement"))
+        raise _refusal(None, "there where the outcome is ok", "measurement")
     return trial
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tuner.store import Store
+from tuner.store.database import Store
 
 # A replay that takes as long as measuring might, so that there is a middle to be killed in.
 SLOWLY = """

@@ -11,7 +11,7 @@ import pytest
 
 from tests.tuner.store import samples
 from tuner import cuda_driver
-from tuner.store import Store
+from tuner.store.database import Store
 from tuner.target import Hardware
 
 Run = Callable[..., Any]

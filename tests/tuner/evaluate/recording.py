@@ -27,7 +27,6 @@ def trial(
     ms: float | None = None,
 ) -> Trial:
     """Trial `number`; the measured ones take 0.3 ms and more."""
-    measured = outcome in (Outcome.OK, Outcome.PRUNED)
     compiled = outcome not in (Outcome.COMPILE_ERROR, Outcome.OUT_OF_RESOURCES)
     median = ms or 0.3 + 0.01 * number
     samples = tuple(median * factor for factor in (0.98, 0.99, 1.0, 1.01, 1.02))
@@ -42,7 +41,7 @@ def trial(
         reason="" if outcome is Outcome.OK else f"because of {number}",
         measurement=Measurement(
             median, 0.02, samples, problem.flops / median * 1e-9, 0.0013, 1755, 698
-        ) if measured else None,
+        ) if outcome.timed else None,
         resources=Resources(168, 0, 98304) if compiled else None,
         compile_s=1.25,
         evaluate_s=0.125 if compiled and outcome is not Outcome.SPILLS else None,

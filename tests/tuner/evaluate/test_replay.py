@@ -150,7 +150,9 @@ def test_one_target_is_served_at_a_time(folder: Path) -> None:
     h200 = replace(TARGET, hardware=Hardware(90, 132, 140, 700), gpu_name="NVIDIA H200")
     write_space(folder / "h200.json", [trial(0, problem=OTHER, target=h200)])
     assert ReplayExecutor(folder).target == TARGET
-    executor = ReplayExecutor(folder, h200.hardware.key)
+    for number in range(3):  # now there are most of this one
+        write_space(folder / f"h200-{number}.json", [trial(0, problem=OTHER, target=h200)])
+    executor = ReplayExecutor(folder)
     assert (executor.target, executor.problems) == (h200, (OTHER,))
 
 

@@ -17,7 +17,7 @@ from kernels.attention.template import Binary, Resources, Space, Template
 from tuner.evaluate.executor import Compilation, Evaluation, Executor, Race
 from tuner.record import Record
 from tuner.search import candidates
-from tuner.store import Store
+from tuner.store.database import Store
 from tuner.target import Hardware, Target
 from tuner.trial import Candidate, Measurement, Origin, Outcome
 

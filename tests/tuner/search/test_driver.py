@@ -16,7 +16,7 @@ from tuner.search import samplers
 from tuner.search.driver import search
 from tuner.search.events import Event, ProblemEnded, ProblemSkipped, ProblemStarted, TrialEnded
 from tuner.search.options import Options
-from tuner.store import Store
+from tuner.store.database import Store
 from tuner.trial import Candidate, Outcome
 
 from .conftest import H100, ToyExecutor, ToyTemplate, latency, problem, record

@@ -9,7 +9,7 @@ from tuner.search import exploration
 from tuner.search.candidates import enumerate_candidates
 from tuner.search.exploration import Exploration
 from tuner.search.forerun import Forerunner
-from tuner.store import Store
+from tuner.store.database import Store
 from tuner.trial import Outcome
 
 from .conftest import ToyExecutor, ToyTemplate, problem

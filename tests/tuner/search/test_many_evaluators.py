@@ -13,7 +13,7 @@ from tuner.evaluate.executor import Race
 from tuner.search.driver import search
 from tuner.search.events import Event, FinalsStarted, ProblemEnded, ProblemStarted, TrialEnded
 from tuner.search.options import Options
-from tuner.store import Store
+from tuner.store.database import Store
 from tuner.trial import Candidate
 
 from .conftest import ToyExecutor, ToyTemplate, problem

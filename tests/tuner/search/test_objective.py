@@ -7,7 +7,7 @@ import pytest
 from tuner.search.driver import search
 from tuner.search.objective import MARK, conflict
 from tuner.search.options import Options
-from tuner.store import Store
+from tuner.store.database import Store
 
 from .conftest import ToyExecutor, problem
 

@@ -12,7 +12,7 @@ from tuner.evaluate.space_file import read_space
 from tuner.recording import record_spaces
 from tuner.search import driver
 from tuner.search.options import Options
-from tuner.store import Store
+from tuner.store.database import Store
 from tuner.trial import Candidate
 
 from .conftest import ToyExecutor, ToyTemplate, problem

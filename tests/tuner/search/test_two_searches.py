@@ -12,7 +12,7 @@ from tuner.evaluate.replay import ReplayExecutor, shipped_spaces
 from tuner.record import Record
 from tuner.search.driver import search
 from tuner.search.options import Options
-from tuner.store import Store
+from tuner.store.database import Store
 from tuner.trial import Candidate
 
 EXECUTOR = ReplayExecutor(shipped_spaces())

@@ -15,7 +15,7 @@ from tuner.record import Record
 from tuner.search.driver import search
 from tuner.search.events import Event, ProblemEnded, ProblemSkipped, ProblemStarted, TrialEnded
 from tuner.search.options import Options
-from tuner.store import Store
+from tuner.store.database import Store
 from tuner.trial import Candidate
 
 from .conftest import ToyExecutor, ToyTemplate, latency, problem, record

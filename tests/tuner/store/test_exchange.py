@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tuner.store import samples, strategies
-from tuner.store import Store, exchange
+from tuner.store import exchange
+from tuner.store.database import Store
 from tuner.store.errors import DocumentError, StoreError
 from tuner.store.exchange import export_document, import_document, json_schema, read_document
 from tuner.store.files import write_atomically

@@ -64,6 +64,7 @@ def test_importing_the_store_loads_no_database_library():
 def test_reading_records_loads_neither_migrations_nor_anything_heavy(tmp_path):
     path = tmp_path / "configs.db"
     Store.open(path).close()
-    code = f"from tuner.store import Layers, Store; Layers.load({str(path)!r});"
+    code = "from tuner.store.database import Store; from tuner.store.layers import Layers;"
+    code += f"Layers.load({str(path)!r});"
     assert run(code + LOADED.format(HEAVY)) == []
     assert run(code + f"Store.open({str(path)!r});" + LOADED.format(HEAVY)) == []

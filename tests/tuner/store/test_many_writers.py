@@ -137,9 +137,7 @@ def test_both_kinds_of_database_hold_the_same(location, tmp_path):
     later = replace(trials[0], measured_at="2025-01-01T00:00:00Z", reason="later")
     with Store.open(location) as store, Store.open(tmp_path / "other.db") as other:
         for each in (store, other):
-            before = each.change_token()
             merge(each, records)
-            assert each.change_token() != before
             assert merge(each, records[:1]).added == ()
             each.add_trials([*trials, later])
             each.add_trial(trials[0])  # an older one changes nothing

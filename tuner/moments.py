@@ -18,7 +18,16 @@ def exists(moment: str) -> bool:
     return True
 
 
+def now() -> str:
+    """This moment."""
+    return _text(datetime.now(timezone.utc))
+
+
 def tomorrow() -> str:
     """A day from now. Whatever claims to be later was measured by a clock that is wrong: by more
     than time zones and drift explain."""
-    return (datetime.now(timezone.utc) + timedelta(days=1)).isoformat(timespec="seconds")
+    return _text(datetime.now(timezone.utc) + timedelta(days=1))
+
+
+def _text(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds")
