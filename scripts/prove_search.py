@@ -32,7 +32,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
-from datetime import datetime, timezone
 from math import exp, log
 from pathlib import Path
 from statistics import fmean, median
@@ -47,26 +46,27 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
-from kernels.attention.problem import Problem
+from kernels.attention.problem import HEADLINE, Problem
 from tuner.cli.failure import CommandError
 from tuner.cli.options import seconds as seconds_of
 from tuner.device import has_gpu
 from tuner.evaluate.executor import Executor, Race
 from tuner.evaluate.paired import slower
 from tuner.evaluate.wire import candidate_from_json, candidate_to_json
+from tuner.moments import now
 from tuner.search.driver import search
 from tuner.search.events import Event, ProblemEnded, TrialEnded
 from tuner.search.options import Options
 from tuner.store.database import Store
 from tuner.store.files import write_atomically
-from tuner.trial import Candidate, Outcome
+from tuner.trial import Candidate
 
 if TYPE_CHECKING:
     from scripts.proof_report import Run, kept, table
 else:
     from proof_report import Run, kept, table
 
-HEADLINES = {64: 4096, 128: 8192, 256: 16384}
+HEADLINES = {problem.headdim: problem.seqlen for problem in HEADLINE}
 CONTESTANTS = ("ours", "exhaustive", "autotune", "helion")
 RIVALS = Path(__file__).with_name("rival_tuners.py")
 ROUNDS = 100  # at least, of the race of a shape's winners
@@ -94,7 +94,7 @@ def searched(problem: Problem, opened: Opener, options: Options, contestant: str
 
     def watch(event: Event) -> None:
         if isinstance(event, TrialEnded):
-            run.evaluations += event.trial.outcome in (Outcome.OK, Outcome.PRUNED)
+            run.evaluations += event.trial.outcome.timed
         elif isinstance(event, ProblemEnded):
             run.parts = {**asdict(event.seconds), "searching": event.seconds.searching}
 
@@ -164,7 +164,7 @@ def rival(
     if reply.get("candidate"):
         run.candidate = candidate_from_json(reply["candidate"])
     elif run.believed_ms:
-        run.tflops = problem.flops / run.believed_ms * 1e-9
+        run.tflops = problem.tflops(run.believed_ms)
     if reply.get("beside"):
         run.beside = candidate_from_json(reply["beside"])
     return run
@@ -339,7 +339,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
     def write() -> None:
         report = {
-            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "date": now(),
             "target": target,
             "runs": {shape: [run.to_json() for run in runs] for shape, runs in results.items()},
         }

@@ -25,7 +25,6 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timezone
 from functools import cache
 from importlib.metadata import version
 from math import log2
@@ -42,6 +41,7 @@ from kernels.attention import registry
 from kernels.attention.problem import Problem
 from tuner.evaluate.space_file import RecordedSpace, read_space
 from tuner.evaluate.t4 import SUFFIXES, SpaceError, read_results
+from tuner.moments import now
 from tuner.search import samplers
 from tuner.search.candidates import CandidateSet
 from tuner.search.features import parameter_features
@@ -72,7 +72,7 @@ class Case:
     @property
     def landscape(self) -> Landscape:
         values = [
-            t.measurement.median_ms if t.measurement and t.outcome in (Outcome.OK, Outcome.PRUNED)
+            t.measurement.median_ms if t.measurement and t.outcome.timed
             else np.nan
             for t in self.trials
         ]  # fmt: skip
@@ -154,7 +154,7 @@ def main() -> None:
         results += [r for r in map(result_from, earlier)
                     if (r.space, r.sampler, r.start, r.batch) not in new]  # fmt: skip
     report = {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": now(),
         "versions": {
             "python": platform.python_version(),
             **{name: version(name) for name in ("optuna", "numpy", "scipy")},

@@ -181,7 +181,7 @@ def _report(target: Target, problem: Problem, resolution: Resolution) -> None:
     source = resolution.source
     if source not in ("exact", "pinned"):
         misses.note(problem, target, source)
-    key = (problem.headdim, problem.causal, problem.dtype, target.hardware, source)
+    key = (problem.specialization, target.hardware, source)
     if source in ("stale", "family", "default") and key not in _warned:
         _warned.add(key)
         caution.warn(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernels.attention.problem import Problem
+from kernels.attention.problem import Problem, Specialization
 from tuner import caution, resolve
 from tuner.record import Record
 from tuner.resolve import Resolution
@@ -19,7 +19,7 @@ from tuner.target import Target
 
 LOOK_EVERY_S = 5.0
 
-_Shelf = Mapping[tuple[int, bool, str], tuple[Record, ...]]
+_Shelf = Mapping[Specialization, tuple[Record, ...]]
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,9 @@ class Snapshot:
         """
         token = change_token(database)
         layers = Layers.load(database, strict=strict)
-        shelf: dict[tuple[int, bool, str], list[Record]] = {}
+        shelf: dict[Specialization, list[Record]] = {}
         for record in layers.standing():
-            problem = record.problem
-            shelf.setdefault((problem.headdim, problem.causal, problem.dtype), []).append(record)
+            shelf.setdefault(record.problem.specialization, []).append(record)
         tuples = {key: tuple(records) for key, records in shelf.items()}
         return cls(tuples, layers.snapshot_hash(), database, token)
 
@@ -57,8 +56,7 @@ class Snapshot:
         Raises:
             LookupError: no template serves it.
         """
-        key = (problem.headdim, problem.causal, problem.dtype)
-        return resolve.resolve(self.shelf.get(key, ()), target, problem)
+        return resolve.resolve(self.shelf.get(problem.specialization, ()), target, problem)
 
 
 @dataclass

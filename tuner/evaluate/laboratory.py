@@ -218,7 +218,7 @@ def _measurement(
         median_ms=median_ms,
         spread=spread(samples_ms),
         samples_ms=tuple(samples_ms),
-        tflops=problem.flops / median_ms * 1e-9,
+        tflops=problem.tflops(median_ms),
         max_diff=max_diff,
         sm_clock_mhz=clock,
         power_w=power,

@@ -6,12 +6,12 @@ import math
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from datetime import datetime, timezone
 from typing import Any
 
 from kernels.attention import registry
 from kernels.attention.problem import Problem
 from tuner.evaluate.executor import Compilation, Evaluation, Executor
+from tuner.moments import now
 from tuner.record import Record
 from tuner.search import neighbours, samplers
 from tuner.search.budget import Budget
@@ -166,14 +166,14 @@ class Exploration:
         samplers.warm_up(self._sampler)  # while the first candidates are compiled
         try:
             while self._submit():
-                now = budget.clock()
+                paused = budget.clock()
                 waiting = not self._evaluating
                 futures: list[Future[Any]] = [*self._evaluating, *self._compiling]
                 left = self._time_left(budget, problems)
                 timeout = None if math.isinf(left) else left
                 done, _ = wait(futures, timeout=timeout, return_when=FIRST_COMPLETED)
                 if waiting:
-                    self.seconds += Seconds(waiting=budget.clock() - now)
+                    self.seconds += Seconds(waiting=budget.clock() - paused)
                 for future in futures:  # in the order of submission: the same seed, the same run
                     if future in done:
                         self._collect(future, observer, budget, began)
@@ -285,7 +285,7 @@ class Exploration:
             template_version=self.executor.template_version(self.problem, candidate.template),
             outcome=last.outcome,
             origin=self.executor.origin,
-            measured_at=utc_now(),
+            measured_at=now(),
             reason=last.reason or (MARK if self.executor.cold and evaluated else ""),
             measurement=evaluated.measurement if evaluated else None,
             resources=compiled.resources,
@@ -306,11 +306,11 @@ class Exploration:
             self._store.add_trial(trial)
         self._proposals.tell(trial)
         self._done += 1
-        now = budget.clock()
+        clock = budget.clock()
         done, trials = self._done - self._done_before, self._target - self._done_before
-        eta = (now - began) / done * (trials - done)
+        eta = (clock - began) / done * (trials - done)
         if self._until is not None:
-            eta = min(eta, max(0.0, self._until - now))
+            eta = min(eta, max(0.0, self._until - clock))
         observer(TrialEnded(trial, done, trials, self.best, dict(self.counts), eta))
 
     def _keep(self, trial: Trial) -> None:
@@ -320,7 +320,7 @@ class Exploration:
 
     def _note(self, trial: Trial) -> None:
         """Count why it failed, for whoever asks why there is no record."""
-        if trial.outcome not in (Outcome.OK, Outcome.PRUNED):
+        if not trial.outcome.timed:
             self.reasons[f"{trial.outcome.value}: {trial.reason}"] += 1
 
     def _rank(self, trial: Trial) -> tuple[float, int]:
@@ -353,8 +353,3 @@ def defaults(
         Candidate(name, registry.get(name).default(problem, capability))
         for name in dict.fromkeys(c.template for c in candidates.feasible)
     )
-
-
-def utc_now() -> str:
-    """This moment in UTC, ISO 8601, to the second."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -10,10 +10,11 @@ from statistics import median
 
 from tuner.evaluate.executor import Race
 from tuner.evaluate.timing import spread
+from tuner.moments import now
 from tuner.record import Record, Rival
 from tuner.search import finals
 from tuner.search.events import FinalsStarted, Observer, Seconds
-from tuner.search.exploration import Exploration, utc_now
+from tuner.search.exploration import Exploration
 from tuner.search.objective import MARK
 from tuner.trial import Candidate, Outcome
 
@@ -98,7 +99,7 @@ def incumbent_of(exploration: Exploration, records: Iterable[Record]) -> Record 
 
 def _passed(exploration: Exploration, candidate: Candidate) -> bool:
     trial = exploration.trials.get(candidate)
-    return trial is not None and trial.outcome in (Outcome.OK, Outcome.PRUNED)
+    return trial is not None and trial.outcome.timed
 
 
 def _record(
@@ -119,7 +120,7 @@ def _record(
         template_version=executor.template_version(problem, winner.template),
         measurement=measurement,
         origin=executor.origin,
-        measured_at=utc_now(),
+        measured_at=now(),
         default_ms=race.entrants[default].median_ms
         if default and default in race.entrants
         else None,
