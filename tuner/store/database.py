@@ -88,7 +88,7 @@ class Store:
         Args:
             location: a path, or a URL: `sqlite:///…` or `postgresql+psycopg://…`.
             create: make the file, its folder and the tables where there are none.
-            timeout_s: how long to wait for other writers.
+            timeout_s: how long to wait for the locks of others.
             write_ahead_log: for a new SQLite file. Without it readers wait for writers, but the
                 file can be read where nothing can be written beside it. A network file system
                 never gets one.
@@ -99,8 +99,8 @@ class Store:
         """
         place = parse_location(location)
         if isinstance(place, URL):
-            engine = postgresql.engine(place, read_only=False)
-            store = cls(place.render_as_string(), engine, engine)
+            engine = postgresql.engine(place, read_only=False, timeout_s=timeout_s)
+            store = cls(postgresql.named(place), engine, engine)
             with store._reading() as connection:
                 found = revision(connection, store.location)
             if found != HEAD:
@@ -135,14 +135,16 @@ class Store:
 
     @classmethod
     def read_only(cls, location: str | Path, *, timeout_s: float = READER_TIMEOUT_S) -> Store:
-        """Open for reading. Creates, changes and migrates nothing, and waits at most `timeout_s`.
+        """Open for reading. Creates, changes and migrates nothing, and waits at most `timeout_s`
+        for the locks of others.
 
         Raises:
             StoreError: it is not there, not ours, not of this version's schema, locked or damaged.
         """
         place = parse_location(location)
         if isinstance(place, URL):
-            store = cls(place.render_as_string(), postgresql.engine(place, read_only=True), None)
+            engine = postgresql.engine(place, read_only=True, timeout_s=timeout_s)
+            store = cls(postgresql.named(place), engine, None)
         else:
             sqlite.check_file(place)
             if not place.exists():

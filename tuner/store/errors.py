@@ -15,6 +15,9 @@ class DocumentError(StoreError):
 # only from Python 3.11 on.
 _MEANINGS = (
     ("is locked", "is locked by another process; try again when that is done"),
+    ("lock timeout", "is locked by another session; try again when that is done"),
+    ("statement timeout", "cannot be used: the server was too slow to answer"),
+    ("closed the connection", "cannot be used: the connection ended, or no answer came in time"),
     ("readonly database", "may not be written: check its permissions and its folder's"),
     ("is full", "cannot be written: the disk is full"),
     ("disk i/o error", "cannot be read or written: disk I/O error (disk full, quota or hardware)"),

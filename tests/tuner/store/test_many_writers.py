@@ -176,7 +176,7 @@ def test_a_server_refuses_what_a_reader_would_write(new_postgresql):
 
     from tuner.store import postgresql
 
-    reader = postgresql.engine(make_url(url), read_only=True)
+    reader = postgresql.engine(make_url(url), read_only=True, timeout_s=1)
     with reader.connect() as connection, pytest.raises(SQLAlchemyError, match="read-only"):
         connection.execute(text("delete from records"))
 
