@@ -86,7 +86,10 @@ class Contents:
             if record.target.hardware.capability != target.hardware.capability:
                 continue
             # A record that may not launch is none to `resolve` either.
-            rank = _RANKS.get(resolve.resolve([record], target, record.problem).source)
+            try:
+                rank = _RANKS.get(resolve.resolve([record], target, record.problem).source)
+            except LookupError:  # of a headdim that no template serves
+                continue
             if rank is not None:
                 entry = _Entry(rank, record.measurement.median_ms, record.uid, record)
                 known = best.get(record.problem)

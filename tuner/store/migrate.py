@@ -13,7 +13,7 @@ from sqlalchemy import Connection, inspect, select
 
 from tuner import caution
 from tuner.store.errors import StoreError
-from tuner.store.schema import HEAD, REVISIONS, version
+from tuner.store.schema import HEAD, REVISIONS, records, trials, version
 
 # Alembic keeps the migration in progress in global variables.
 _alembic = threading.Lock()
@@ -45,6 +45,12 @@ def revision(connection: Connection, location: str) -> str | None:
             f"{location} was written by a newer version (its schema is {found}, this version knows "
             f"up to {HEAD}); upgrade attention-tuner"
         )
+    # A view in place of one could keep a reader for ever.
+    for table in (records, trials):
+        if table.name not in tables:
+            raise StoreError(
+                f"{location} is damaged: a table is missing ({table.name}); restore a backup of it"
+            )
     return str(found)
 
 

@@ -54,6 +54,8 @@ _TRIAL = {
     "evaluate_s": ("evaluate_s",),
 }
 
+_SHAPELESS = "evidence does not have the shape of a record or trial"
+
 
 def record_row(record: Record) -> Row:
     """The row of `record`.
@@ -123,6 +125,8 @@ def _join(row: Mapping[str, Any], columns: Mapping[str, tuple[str, ...]]) -> dic
         config = json.loads(row["config"])
     except (TypeError, ValueError, RecursionError):
         raise WireError("evidence or config is not JSON") from None
+    if not isinstance(document, dict):
+        raise WireError(_SHAPELESS)
     # SQLite has no type for it and returns a number.
     values = {**row, "config": config, "causal": {0: False, 1: True}.get(row["causal"])}
     for column, (*parents, leaf) in columns.items():
@@ -132,6 +136,6 @@ def _join(row: Mapping[str, Any], columns: Mapping[str, tuple[str, ...]]) -> dic
         for parent in parents:
             place = place.setdefault(parent, {}) if isinstance(place, dict) else None
         if not isinstance(place, dict):
-            raise WireError("evidence does not have the shape of a record or trial")
+            raise WireError(_SHAPELESS)
         place[leaf] = values[column]
-    return dict(document)
+    return document

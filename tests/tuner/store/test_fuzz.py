@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -166,6 +168,71 @@ def test_a_damaged_database(tmp_path: Path, database: Path, data: st.DataObject)
             store.trials()
 
     attempt(write)
+
+
+_cells = (
+    st.none()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats()
+    | st.binary(max_size=8)
+    | st.text(max_size=20)
+    | _json.map(json.dumps)
+)
+
+
+@settings(quick, max_examples=50)
+@given(st.data())
+def test_a_table_of_anything(tmp_path: Path, database: Path, data: st.DataObject) -> None:
+    """Tables that hold a row to nothing, and rows of which any cell may be anything."""
+    path = tmp_path / "strange.db"
+    path.write_bytes(database.read_bytes())
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for name in ("records", "trials"):
+            rows = connection.execute(f"select * from {name} limit 1")
+            columns = [column for column, *_ in rows.description]
+            (first,) = rows.fetchall()
+            connection.execute(f"drop table {name}")
+            connection.execute(f"create table {name} ({', '.join(columns)})")
+            whole = data.draw(st.booleans())
+            spoilt = data.draw(st.sets(st.sampled_from(range(len(columns))), min_size=1))
+            row = [
+                data.draw(_cells) if index in spoilt else cell if whole else None
+                for index, cell in enumerate(first)
+            ]
+            places = ", ".join("?" * len(columns))
+            connection.execute(f"insert into {name} values ({places})", row)
+    assert Layers.load(path, strict=False).standing()  # the shipped ones
+    attempt(lambda: Layers.load(path, shipped=path).standing())
+    attempt(lambda: contents(path))
+
+
+@pytest.mark.parametrize("evidence", ["5", '"ab"', "[]", "[[1, 2]]", "null", "true", "{}"])
+def test_a_row_without_a_shape(tmp_path: Path, database: Path, evidence: str) -> None:
+    path = tmp_path / "shapeless.db"
+    path.write_bytes(database.read_bytes())
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for name in ("records", "trials"):
+            rows = connection.execute(f"select * from {name} limit 0")
+            columns = ", ".join(column for column, *_ in rows.description)
+            connection.execute(f"drop table {name}")
+            connection.execute(f"create table {name} ({columns})")
+            values = [evidence, "null"]
+            connection.execute(f"insert into {name} (evidence, config) values (?, ?)", values)
+    assert Layers.load(path, shipped=path).standing() == []
+    assert not contents(path).trials
+
+
+def test_a_view_in_place_of_a_table_is_not_read(tmp_path: Path, database: Path) -> None:
+    path = tmp_path / "view.db"
+    path.write_bytes(database.read_bytes())
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("drop table records")
+        connection.execute(
+            "create view records as with recursive endless(x) as "
+            "(select 1 union all select x + 1 from endless) select x as uid from endless"
+        )
+    _, said = attempt(lambda: Store.read_only(path))
+    assert said.startswith(f"{path} is damaged: a table is missing")
 
 
 def spaces() -> list[Path]:
