@@ -73,14 +73,7 @@ class Evaluator:
             step = getattr(error, "note", None)
             reason = f"{error}, during {step}" if step else str(error)
             return Evaluation(candidate, _outcome(error), reason, None, seconds, seconds)
-        return Evaluation(
-            candidate,
-            Outcome(reply["outcome"]),
-            reply["reason"],
-            wire.measurement_from_json(reply["measurement"]),
-            reply["seconds"],
-            reply["checking"],
-        )
+        return wire.evaluation_from_json(reply, candidate)
 
     def race(self, problem: Problem, entrants: list[Candidate], rounds: int) -> Race:
         """Race, and again without whoever killed the worker, until a race comes through."""

@@ -61,14 +61,10 @@ def serve(target: Target, bench: Bench) -> Mapping[str, Handler]:
     def evaluate(
         problem: Mapping[str, Any], candidate: Mapping[str, Any], best_ms: float | None
     ) -> wire.Json:
-        result = bench.evaluate(Problem(**problem), wire.candidate_from_json(candidate), best_ms)
-        return {
-            "outcome": result.outcome.value,
-            "reason": result.reason,
-            "measurement": wire.measurement_to_json(result.measurement),
-            "seconds": result.seconds,
-            "checking": result.checking,
-        }
+        wanted = wire.candidate_from_json(candidate)
+        return wire.evaluation_to_json(
+            bench.evaluate(wire.problem_from_json(problem), wanted, best_ms)
+        )
 
     def race(
         problem: Mapping[str, Any],
@@ -77,7 +73,7 @@ def serve(target: Target, bench: Bench) -> Mapping[str, Handler]:
         without: Sequence[str],
     ) -> wire.Json:
         candidates = [wire.candidate_from_json(entrant) for entrant in entrants]
-        result = bench.race(Problem(**problem), candidates, rounds, without)
+        result = bench.race(wire.problem_from_json(problem), candidates, rounds, without)
         return {
             "entrants": [wire.measurement_to_json(result.entrants.get(c)) for c in candidates],
             "dropped": [result.dropped.get(c) for c in candidates],

@@ -30,7 +30,6 @@ class LocalExecutor(Executor):
         jobs: int | None = None,
         compile_deadline_s: float = compiler.DEADLINE_S,
         evaluate_deadline_s: float = SILENCE_S,
-        spill_limit: int | None = compiler.SPILL_LIMIT,
         cold_l2: bool = False,
         gpu_factory: str = FACTORY,
         gpu_options: Mapping[str, Any] | None = None,
@@ -43,7 +42,6 @@ class LocalExecutor(Executor):
             jobs: compile processes; by default one per CPU core, less one core per GPU.
             compile_deadline_s: seconds before a compilation counts as hung.
             evaluate_deadline_s: seconds before a step of an evaluation or race counts as hung.
-            spill_limit: see `CompileFarm`.
             cold_l2: empty the L2 cache before every timed launch.
             gpu_factory, gpu_options, compile_factory, compile_options: what the processes run, see
                 `Worker`.
@@ -73,7 +71,7 @@ class LocalExecutor(Executor):
         self._threads = ThreadPoolExecutor(len(devices), thread_name_prefix="gpu")
         jobs = jobs or max(1, available_cpus() - len(devices))
         self._farm = CompileFarm(
-            jobs, compile_deadline_s, spill_limit, compile_factory, compile_options
+            jobs, compile_deadline_s, factory=compile_factory, options=compile_options
         )
         self.compile_slots = self._farm.slots
         self.evaluate_slots = len(devices)

@@ -10,7 +10,7 @@ from typing import Any
 from kernels.attention.config import Config
 from kernels.attention.problem import Problem, Specialization
 from kernels.attention.template import Resources
-from tuner.evaluate.executor import Compilation
+from tuner.evaluate.executor import Compilation, Evaluation
 from tuner.target import Hardware, Target
 from tuner.trial import Candidate, Measurement, Outcome
 
@@ -85,3 +85,25 @@ def measurement_from_json(data: Mapping[str, Any] | None) -> Measurement | None:
     if data is None:
         return None
     return Measurement(**{**data, "samples_ms": tuple(data["samples_ms"])})
+
+
+def evaluation_to_json(evaluation: Evaluation) -> Json:
+    """Without the candidate, which whoever asks knows."""
+    return {
+        "outcome": evaluation.outcome.value,
+        "reason": evaluation.reason,
+        "measurement": measurement_to_json(evaluation.measurement),
+        "seconds": evaluation.seconds,
+        "checking": evaluation.checking,
+    }
+
+
+def evaluation_from_json(data: Mapping[str, Any], candidate: Candidate) -> Evaluation:
+    return Evaluation(
+        candidate,
+        Outcome(data["outcome"]),
+        data["reason"],
+        measurement_from_json(data["measurement"]),
+        data["seconds"],
+        data["checking"],
+    )

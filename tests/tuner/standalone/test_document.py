@@ -130,6 +130,13 @@ def test_equal_records_give_equal_texts_in_any_order() -> None:
     assert standalone_file(records, exported.TARGET) == standalone_file(shuffled, exported.TARGET)
 
 
+def test_a_record_that_no_template_serves_is_left_out() -> None:
+    records = exported.records(1)
+    strange = replace(records[0], problem=replace(records[0].problem, headdim=80), uid="")
+    text = standalone_file([*records, strange], exported.TARGET)
+    assert text == standalone_file(records, exported.TARGET)
+
+
 def test_what_a_database_says_stays_in_comments() -> None:
     target = replace(
         exported.TARGET,
