@@ -52,8 +52,9 @@ def show(
 ) -> None:
     """List the records that stand, yours over the shipped ones.
 
-    The runner-up is the second of the finals; `tied` says that no rounds could tell the winner from
-    another. The default then stands, else the first in a fixed order.
+    The runner-up is the second of the finals; `tied` says that another race might crown another: of
+    those that the rounds cannot tell from the fastest the default wins, else the first in a fixed
+    order.
     """
     asked = options.shapes(hdim, seqlen, causal, dtype, batch, heads)
     records = [record for record in _records(db, history) if asked.matches(record.problem)]
