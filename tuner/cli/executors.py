@@ -49,7 +49,8 @@ def executor_for(
     try:
         return open_executor(backend, spaces, devices or (0,), jobs, executor, ray_address, cold_l2)
     except RuntimeError as error:
-        raise CommandError(str(error)) from error
+        asked = f"--backend is {backend}, but " if backend is not None and gpus is None else ""
+        raise CommandError(f"{asked}{error}") from error
 
 
 def needs_gpu(command: str) -> None:

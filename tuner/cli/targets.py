@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from kernels.attention.capability import supported
 from kernels.attention.printable import shown
 from tuner.cli.failure import CommandError
 from tuner.record import Record
@@ -48,9 +49,11 @@ def _named(option: str, known: list[Target]) -> Target:
         if wanted and (wanted == target.hardware.key or wanted in target.gpu_name.lower()):
             return target
     if match := re.fullmatch(r"sm_?([0-9]{2,3})", wanted):
-        return Target(
-            Hardware(int(match[1]), 0, 0, 0), f"any sm_{match[1]}", "none", "none", "none"
-        )
+        capability = int(match[1])
+        if capability not in supported():
+            accepted = ", ".join(f"sm_{each}" for each in supported())
+            raise CommandError(f"--target is {shown(option)}, but must be one of {accepted}")
+        return Target(Hardware(capability, 0, 0, 0), f"any sm_{capability}", "none", "none", "none")
     keys = ", ".join(dict.fromkeys(target.hardware.key for target in known)) or "none so far"
     raise CommandError(
         f"--target is {shown(option)}, but must be sm_NN, part of a GPU's name, or the key of "

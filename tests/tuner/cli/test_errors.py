@@ -71,7 +71,7 @@ BAD = [
     (("export", "--hdim", "77"), ("--hdim is 77", "64, 128, 256")),
     (
         ("lookup", "--hdim", "64", "--seqlen", "8", "--target", "sm_75"),
-        ("sm_75", "must be one of (80, 86"),
+        ("--target is 'sm_75'", "must be one of sm_80, sm_86"),
     ),
     (
         ("plot", "--hdim", "64", "--seqlen", "512", "--kind", "history,moods"),
@@ -82,7 +82,7 @@ BAD = [
     (("export", "-o", "/no/such/folder/file"), ("/no/such/folder/file",)),
     (
         ("export", "--format", "python", "--target", "sm_75"),
-        ("target", "sm_75", "must be one of (80, 86"),
+        ("--target is 'sm_75'", "must be one of sm_80, sm_86"),
     ),
     (("import",), ("FILE",)),
     (("import", "/no/such.json"), ("/no/such.json",)),
