@@ -29,6 +29,7 @@ VARIABLE = "TUNER_RECORD_MISSES"
 
 _FORMAT = 1
 _MOST = 4096  # problems noted in one process
+_MOST_BYTES = 16 << 20  # of a file, some 50,000 problems: what is larger is none of ours
 _OFF = ("", "0")
 
 
@@ -113,12 +114,16 @@ def read(where: Path) -> Noted:
         raise StoreError(f"{where} cannot be read: {error.strerror}") from None
     for path in paths:
         try:
-            changed = path.stat().st_mtime_ns
+            if not path.is_file():  # reading a pipe would wait for ever
+                raise ValueError("it is no file")
+            status = path.stat()
+            if status.st_size > _MOST_BYTES:
+                raise ValueError(f"it has more than {_MOST_BYTES} bytes")
             misses = _decode(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             caution.log(f"{path} holds no misses ({error}); passed over")
             continue
-        files.append((path, changed))
+        files.append((path, status.st_mtime_ns))
         for miss in misses:
             found.setdefault(miss.key, miss)
     return Noted(tuple(sorted(found.values())), tuple(files))

@@ -99,6 +99,21 @@ def test_what_is_no_file_of_misses_is_passed_over(fresh: Path, caplog) -> None:
     assert caplog.text.count("passed over") == len(broken)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes")
+@pytest.mark.timeout(60)
+def test_what_would_be_waited_for_is_never_read(
+    fresh: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    misses.note(PROBLEMS[0], H100, "default")
+    misses.flush()
+    os.mkfifo(fresh / "pipe.json")
+    with (fresh / "huge.json").open("wb") as file:
+        file.truncate(1 << 40)
+    assert problems(fresh) == PROBLEMS[:1]
+    assert "pipe.json holds no misses (it is no file)" in caplog.text
+    assert "huge.json holds no misses (it has more than" in caplog.text
+
+
 def test_settling_keeps_what_is_open_and_what_came_since(fresh: Path) -> None:
     for problem in PROBLEMS:
         misses.note(problem, H100, "default")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from itertools import permutations
@@ -111,6 +113,20 @@ def damage(path: Path, number: int) -> None:
         connection.execute(
             "update trials set tflops = -1, measured_at = ? where config = ?", [late, key]
         )
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes")
+@pytest.mark.timeout(60)
+def test_a_document_may_come_through_a_pipe(tuner: Run, tmp_path: Path) -> None:
+    """As in `tuner merge <(cat a.json) -o all.db`: what is read of it is gone."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    text = export_document([samples.record()])
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(pipe.write_text, text)
+        said = tuner("merge", str(pipe), "-o", str(tmp_path / "all.db"))
+    assert said.status == 0, said.err
+    assert state(tmp_path / "all.db") == ([samples.record()], [])
 
 
 def test_what_is_damaged_in_one_is_taken_whole_from_another(tuner: Run, tmp_path: Path) -> None:
