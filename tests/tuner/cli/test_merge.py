@@ -216,6 +216,15 @@ def test_what_claims_to_be_of_the_future_is_refused(tuner: Run, tmp_path: Path) 
     assert f"{bad} holds a trial of 2999-01-01T00:00:00Z, but must have none" in said.err
 
 
+def test_an_output_whose_name_is_too_long_is_not_begun(tuner: Run, tmp_path: Path) -> None:
+    database(tmp_path / "one.db", [samples.record()])
+    output = tmp_path / "out" / ("x" * 250)
+    said = tuner("merge", tmp_path / "one.db", "-o", output)
+    assert said.status == 2
+    assert "its name is longer than 247 bytes" in said.err
+    assert not output.parent.exists()
+
+
 def test_no_output_is_an_error_that_names_it(tuner: Run, tmp_path: Path) -> None:
     said = tuner("merge", database(tmp_path / "a.db"))
     assert said.status == 2
