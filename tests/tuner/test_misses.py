@@ -58,19 +58,20 @@ def test_what_another_process_wrote_is_not_written_again(
     assert problems(fresh) == PROBLEMS[:2]
 
 
-@pytest.mark.parametrize("value", ["", "0"])
+@pytest.mark.parametrize("value", ["", "0", "false", "No", "OFF", " "])
 def test_they_are_noted_only_on_request(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(misses.VARIABLE, value)
     misses.note(PROBLEMS[0], H100, "default")
     assert misses.flush() is None
 
 
+@pytest.mark.parametrize("value", ["1", "true", "Yes", "on"])
 def test_one_means_the_users_data_folder(
-    own_data_folder: Path, monkeypatch: pytest.MonkeyPatch
+    own_data_folder: Path, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
-    monkeypatch.setenv(misses.VARIABLE, "1")
+    monkeypatch.setenv(misses.VARIABLE, value)
     assert misses.folder().name == "misses"
-    assert misses.folder() != Path("1")
+    assert misses.folder() != Path(value)
 
 
 def test_they_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
