@@ -13,8 +13,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+# This folder for its modules: a package called `scripts` may be installed, and hides it.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention.problem import GRID_SEQLENS, HEADDIMS, HEADLINE, Problem
@@ -22,6 +24,11 @@ from tuner.record import Record
 from tuner.standing import standing
 from tuner.store.database import Store
 from tuner.store.errors import StoreError
+
+if TYPE_CHECKING:
+    from scripts import refusals
+else:
+    import refusals
 
 PEERS = {
     "cudnn": "cuDNN",
@@ -45,6 +52,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--dtype", default="fp16", choices=("fp16", "bf16"))
     parser.add_argument("--gpu", default="H100", help="part of the GPU's name")
     arguments = parser.parse_args(words)
+    if arguments.output is not None:
+        refusals.needs_matplotlib(parser)
+        refusals.output(parser, arguments.output, refusals.PICTURES)
     try:
         with Store.read_only(arguments.database) as store:
             held = standing(store.records()).values()
@@ -62,8 +72,7 @@ def main(words: Sequence[str] | None = None) -> None:
             f"{arguments.database} holds no {arguments.dtype} records measured on {arguments.gpu}"
         )
     print(table(records))
-    if arguments.output:
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    if arguments.output is not None:
         draw(records, arguments.output)
 
 

@@ -8,24 +8,41 @@ Writes docs/samplers.md and docs/samplers.svg beside it. Needs matplotlib.
 from __future__ import annotations
 
 import argparse
-import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+# This folder for its modules: a package called `scripts` may be installed, and hides it.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+if TYPE_CHECKING:
+    from scripts import refusals
+    from scripts.scores import BUDGETS, read_scores
+else:
+    import refusals
+    from scores import BUDGETS, read_scores
 
 Row = dict[str, Any]
 
-BUDGETS = (20, 40, 60)
 STYLES = {"cold": ":", "default": "-", "neighbours": "--"}
 COLOURS = {"surrogate": "#76b900", "tpe": "#1f77b4", "gp": "#9467bd", "random": "#7f7f7f"}
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("scores", type=Path)
-    path = parser.parse_args().scores
-    report = json.loads(path.read_text())
+    path = parser.parse_args(words).scores
+    refusals.needs_matplotlib(parser)
+    try:
+        report = read_scores(path)
+    except ValueError as error:
+        parser.error(str(error))
+    for suffix in (".md", ".svg"):
+        if path.suffix == suffix:
+            parser.error(f"{path} would be replaced by what is made of it: name it otherwise")
+        refusals.output(parser, path.with_suffix(suffix), option="what is made")
     path.with_suffix(".md").write_text(f"{heading(report)}\n\n{markdown(report['results'])}")
     draw(report["results"], path.with_suffix(".svg"))
 
@@ -116,7 +133,6 @@ def draw(results: Sequence[Row], path: Path) -> None:
     axes.set_ylim(bottom=50, top=100.5)
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
 
 

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
+
+if __name__ == "__main__":
+    print("helion_attention.py is no program: rival_tuners.py imports it", file=sys.stderr)
+    sys.exit(2)
 
 import helion
 import helion.language as hl

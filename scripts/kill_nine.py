@@ -251,6 +251,11 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=100, help="kills in all")
     parser.add_argument("--seed", type=int, default=None, help="of the moments")
     asked = parser.parse_args(words)
+    if asked.kills < len(KINDS):  # none would show nothing
+        parser.error(
+            f"--kills is {asked.kills}, but must be a whole number of at least {len(KINDS)}, one "
+            f"for each of {', '.join(KINDS)}"
+        )
     if sys.platform != "linux":
         parser.error("this reads /proc, which only Linux has")
     chance = random.Random(asked.seed)

@@ -20,8 +20,10 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+# This folder for its modules: a package called `scripts` may be installed, and hides it.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # isort: skip  (before transformers, which may import another `kernels`)
 
@@ -36,6 +38,11 @@ except ModuleNotFoundError:
 
 from tuner import huggingface
 from tuner.evaluate.timing import spread
+
+if TYPE_CHECKING:
+    from scripts import refusals
+else:
+    import refusals
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 TOKENS = 16384  # of a batch, or one sequence
@@ -137,28 +144,43 @@ def _has_flash() -> bool:
     return bool(is_flash_attn_2_available())
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seqlen", default="1024,4096,16384")
     parser.add_argument("--dtype", choices=tuple(DTYPES), default="bf16")
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--hidden", type=int, default=2048)
     parser.add_argument("--heads", type=int, default=16)
-    parser.add_argument("--tokens", type=int, default=TOKENS, help="of a batch")
+    parser.add_argument("--tokens", type=int, help=f"of a batch; {TOKENS}")
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--padded", action="store_true")
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     try:
         seqlens = [int(text) for text in options.seqlen.split(",")]
     except ValueError:
         parser.error(f"--seqlen is {options.seqlen!r}, but must be whole numbers and commas")
-    if options.rounds < 2:
-        parser.error(f"--rounds is {options.rounds}, but must be at least 2")
+    refusals.at_least(parser, 2, rounds=options.rounds)
+    refusals.at_least(
+        parser, 1, seqlen=min(seqlens), layers=options.layers, hidden=options.hidden,
+        heads=options.heads, tokens=options.tokens,
+    )  # fmt: skip
+    if options.heads > 4 and options.heads % (options.heads // 4):
+        parser.error(f"--heads is {options.heads}, but must be a multiple of a quarter of it")
+    if options.hidden % (2 * options.heads):  # an even headdim, which rotation needs
+        parser.error(
+            f"--hidden is {options.hidden}, but must be a multiple of twice --heads, "
+            f"{2 * options.heads}"
+        )
+    if not torch.cuda.is_available() and options.tokens is None:
+        parser.error(
+            "this measures, but there is no NVIDIA GPU here: to try it on the CPU, give --tokens, "
+            "and a small --layers and --hidden"
+        )
     warnings.simplefilter("ignore", tuner.UntunedWarning)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = llama(DTYPES[options.dtype], device, options.layers, options.hidden, options.heads)
-    figures = measure(model, seqlens, options.rounds, options.padded, options.tokens)
+    figures = measure(model, seqlens, options.rounds, options.padded, options.tokens or TOKENS)
     if options.json:
         print(json.dumps({"on": about(model), "figures": [asdict(each) for each in figures]}))
         return 0

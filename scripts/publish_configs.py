@@ -15,7 +15,10 @@ import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+# This folder for its modules: a package called `scripts` may be installed, and hides it.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention.problem import Problem
@@ -25,6 +28,11 @@ from tuner.store.database import Store
 from tuner.store.errors import StoreError
 from tuner.store.publish import publish
 
+if TYPE_CHECKING:
+    from scripts import refusals
+else:
+    import refusals
+
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -33,6 +41,7 @@ def main(words: Sequence[str] | None = None) -> None:
                         help="as `tuner show` spells it; repeat for several")  # fmt: skip
     parser.add_argument("--output", type=Path, required=True, help="may be one of the sources")
     arguments = parser.parse_args(words)
+    refusals.output(parser, arguments.output, database=True)
     try:
         old = gather([arguments.output]) if arguments.output.exists() else []
         new = gather(arguments.sources)

@@ -11,6 +11,7 @@ Written against Triton 3.6 and Helion 1.5.1.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -31,6 +32,7 @@ import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention import registry
 from kernels.attention.config import Config
 from kernels.attention.launching import strides_of
+from kernels.attention.printable import shown
 from kernels.attention.problem import Problem
 from tuner.evaluate.failure import describe
 from tuner.evaluate.inputs import Inputs, own_shape
@@ -312,10 +314,32 @@ def interleaved(
     return samples
 
 
-if __name__ == "__main__":
-    name, form, limit, *more = sys.argv[1:]
-    of = Problem(**json.loads(form))
-    if name == "autotune":
-        say(autotune(of, float(limit)))
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("rival", choices=("autotune", "helion"))
+    parser.add_argument("problem", help="JSON")
+    parser.add_argument("seconds", type=float, help="until it must have ended")
+    parser.add_argument("beside", nargs="?", help="JSON; for helion")
+    given = parser.parse_args(words)
+    try:
+        of = Problem(**json.loads(given.problem))
+    except (TypeError, ValueError, RecursionError) as error:
+        parser.error(f"PROBLEM is {shown(given.problem)}, but must be a problem in JSON: {error}")
+    if not (math.isfinite(given.seconds) and given.seconds > 0):
+        parser.error(f"SECONDS is {given.seconds}, but must be a number above zero")
+    beside = None
+    try:
+        if given.beside is not None:
+            beside = candidate_from_json(json.loads(given.beside))
+    except (TypeError, ValueError, LookupError, AttributeError, RecursionError):
+        parser.error(f"BESIDE is {shown(given.beside)}, but must be a candidate in JSON")
+    if not torch.cuda.is_available():
+        parser.error("this measures, but there is no NVIDIA GPU here")
+    if given.rival == "autotune":
+        say(autotune(of, given.seconds))
     else:
-        say(helion(of, float(limit), candidate_from_json(json.loads(more[0])) if more else None))
+        say(helion(of, given.seconds, beside))
+
+
+if __name__ == "__main__":
+    main()

@@ -31,10 +31,12 @@ from math import log2
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+# This folder for its modules: a package called `scripts` may be installed, and hides it.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention import registry
@@ -49,12 +51,18 @@ from tuner.search.neighbours import expected
 from tuner.search.proposals import Proposals
 from tuner.search.score import Landscape, Runs
 from tuner.search.space import SearchSpace, search_space
+from tuner.store.files import write_atomically
 from tuner.target import Hardware, Target
 from tuner.trial import Candidate, Measurement, Outcome, Trial
 
+if TYPE_CHECKING:
+    from scripts import refusals
+    from scripts.scores import BUDGETS, STARTS, read_scores
+else:
+    import refusals
+    from scores import BUDGETS, STARTS, read_scores
+
 OURS = Path(__file__).resolve().parent.parent / "tuner" / "spaces"
-STARTS = ("cold", "default", "neighbours")
-BUDGETS = (20, 40, 60)
 AHEAD = (8, 16)  # proposals under way at once: a search's _LEAST_AHEAD, and those of 16 cores
 _NOWHERE = Target(Hardware(0, 0, 0, 0), "unknown", "unknown", "unknown", "unknown")
 _NOTHING = Problem(64, 1, False, "fp16", 1, 1)  # of the community's spaces, which have none
@@ -114,7 +122,7 @@ class Result:
     curve: tuple[float, ...]  # mean of optimum / best after 1, 2, … evaluations
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--spaces", type=Path, action="append", help="folder of T4 files; ours")
     parser.add_argument("--samplers", default="random,tpe,surrogate")
@@ -128,27 +136,39 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--add", action="store_true", help="to what OUTPUT holds already")
     parser.add_argument("--output", type=Path, required=True, help="a JSON file")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
+    refusals.at_least(
+        parser, 1, seeds=arguments.seeds, evaluations=arguments.evaluations,
+        batch=arguments.batch, jobs=arguments.jobs,
+    )  # fmt: skip
+    asked = refusals.one_of(parser, "--samplers", arguments.samplers, samplers.NAMES)
+    starts = refusals.one_of(parser, "--starts", arguments.starts, STARTS)
+    refusals.folders(parser, "--spaces", arguments.spaces or ())
+    refusals.output(parser, arguments.output)
     folders = tuple(map(str, arguments.spaces or sorted(p for p in OURS.iterdir() if p.is_dir())))
-    known = cases(folders)
-    if not known:
-        parser.error(f"there is no recorded space in {', '.join(folders)}")
+    try:
+        there = read_scores(arguments.output) if arguments.add else None
+        known = cases(folders)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
     tasks = [
         Task(folders, name, sampler, start, arguments.seeds, arguments.evaluations, batch)
-        for sampler in arguments.samplers.split(",")
+        for sampler in asked
         for batch in batches(sampler, arguments.batch)
-        for start in arguments.starts.split(",")
+        for start in starts
         for name, case in known.items()
         if start == "cold" or case.defaults
     ]
+    if not tasks:
+        parser.error(f"{', '.join(folders)} holds no recorded space for {', '.join(starts)}")
     began, before = time.monotonic(), 0
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # a process per core, each of one thread
     # Spawned: a forked child of a process with BLAS threads may hang.
-    with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
+    jobs = min(arguments.jobs, len(tasks))
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         results = list(pool.map(run, tasks))
-    if arguments.add:
-        there = json.loads(arguments.output.read_text())
+    if there is not None:
         earlier, before = there["results"], there["seconds"]
         new = {(r.space, r.sampler, r.start, r.batch) for r in results}
         results += [r for r in map(result_from, earlier)
@@ -164,8 +184,7 @@ def main() -> None:
         "spaces": {name: summary(case) for name, case in known.items()},
         "results": [asdict(result) for result in results],
     }
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(compact(report))
+    write_atomically(arguments.output, compact(report))
 
 
 def batches(sampler: str, asked: int | None) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,8 @@ Verdict = Literal["ok", "warn", "fail"]
 
 MIN_PYTHON = (3, 10)
 MIN_TRITON = (3, 6)
+
+_PTXAS_TIMEOUT_S = 20
 
 
 @dataclass(frozen=True)
@@ -146,11 +149,20 @@ def _ptxas() -> Finding:
         return Finding(
             "ptxas", "warn", f"{path or 'none'} does not exist", "Triton brings it: install triton."
         )
-    answer = subprocess.run(
-        [path, "--version"], capture_output=True, text=True, timeout=20, check=False
-    )
+    remedy = "Name another with TRITON_PTXAS_PATH, or unset it." if own else "Reinstall triton."
+    try:
+        answer = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, errors="replace", check=False,
+            timeout=_PTXAS_TIMEOUT_S,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        why = getattr(error, "strerror", None) or f"no answer within {_PTXAS_TIMEOUT_S} s"
+        return Finding("ptxas", "fail", f"{path} does not run: {why}", remedy)
     if answer.returncode != 0:
-        return Finding("ptxas", "fail", f"{path} does not run", "Reinstall triton.")
+        return Finding("ptxas", "fail", f"{path} does not run", remedy)
+    # "Cuda compilation tools, release 12.8, V12.8.93", on which Triton relies, too
+    if not re.search(r"\brelease \d+\.\d+", answer.stdout):
+        return Finding("ptxas", "fail", f"{path} does not answer as ptxas does", remedy)
     return Finding("ptxas", "ok", answer.stdout.strip().splitlines()[-1])
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+_MOST_STEM = 100  # bytes, so that with what is added no name is too long that was not before
 
 
 @contextmanager
@@ -18,7 +21,10 @@ def replacing(path: Path) -> Iterator[Path]:
         OSError: it cannot be written.
     """
     path = Path(os.path.realpath(path))  # a link stays, and its target is replaced
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    if not path.name:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    stem = os.fsencode(path.name)[:_MOST_STEM].decode(errors="ignore")
+    part = path.with_name(f".{stem}.{secrets.token_hex(4)}")
     try:
         yield part
         with part.open("rb+") as file:

@@ -1,9 +1,9 @@
 """Problems that production ran without a record of their own, noted for a search to tune.
 
-Only where the environment asks for it: TUNER_RECORD_MISSES=1 notes them in the user's data folder,
-any other value is the folder to use. They are noted in memory when a shape is met first, and
-written at exit. Every process writes a file of its own, whole or not at all, so that none waits
-for another.
+Only where the environment asks for it: TUNER_RECORD_MISSES=1 (or true, yes, on) notes them in the
+user's data folder, 0 (or false, no, off) does not, any other value is the folder to use. They are
+noted in memory when a shape is met first, and written at exit. Every process writes a file of its
+own, whole or not at all, so that none waits for another.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ VARIABLE = "TUNER_RECORD_MISSES"
 
 _FORMAT = 1
 _MOST = 4096  # problems noted in one process
-_OFF = ("", "0")
+_MOST_BYTES = 16 << 20  # of a file, some 50,000 problems: what is larger is none of ours
+_OFF = ("", "0", "false", "no", "off")
+_ON = ("1", "true", "yes", "on")
 
 
 @dataclass(frozen=True, order=True)
@@ -62,7 +64,7 @@ _at_exit = False
 def note(problem: Problem, target: Target, source: str) -> None:
     """Remember that `problem` was served by a config from `source`, if that is asked for."""
     global _at_exit
-    if os.environ.get(VARIABLE, "") in _OFF or len(_found) >= _MOST:
+    if _asked().lower() in _OFF or len(_found) >= _MOST:
         return
     miss = Miss(problem, target.hardware.key, target.gpu_name, source)
     _found.setdefault(miss.key, miss)
@@ -73,8 +75,8 @@ def note(problem: Problem, target: Target, source: str) -> None:
 
 def folder() -> Path:
     """Where misses are kept."""
-    chosen = os.environ.get(VARIABLE, "")
-    if chosen not in (*_OFF, "1"):
+    chosen = _asked()
+    if chosen.lower() not in (*_OFF, *_ON):
         return Path(os.path.expanduser(chosen))  # noqa: PTH111 – a home of nobody is no error
     return data_folder() / "misses"
 
@@ -113,12 +115,16 @@ def read(where: Path) -> Noted:
         raise StoreError(f"{where} cannot be read: {error.strerror}") from None
     for path in paths:
         try:
-            changed = path.stat().st_mtime_ns
+            if not path.is_file():  # reading a pipe would wait for ever
+                raise ValueError("it is no file")
+            status = path.stat()
+            if status.st_size > _MOST_BYTES:
+                raise ValueError(f"it has more than {_MOST_BYTES} bytes")
             misses = _decode(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             caution.log(f"{path} holds no misses ({error}); passed over")
             continue
-        files.append((path, changed))
+        files.append((path, status.st_mtime_ns))
         for miss in misses:
             found.setdefault(miss.key, miss)
     return Noted(tuple(sorted(found.values())), tuple(files))
@@ -141,6 +147,10 @@ def settle(where: Path, noted: Noted, open_: Iterable[Miss]) -> None:
             pass
         except OSError as error:
             raise StoreError(f"{path} cannot be removed: {error.strerror}") from None
+
+
+def _asked() -> str:
+    return os.environ.get(VARIABLE, "").strip()
 
 
 def _write(where: Path, misses: Iterable[Miss]) -> Path:

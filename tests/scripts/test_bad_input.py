@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import importlib
+import json
+import subprocess
+import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from kernels.attention.problem import Problem
+from tuner.device import has_gpu
 from tuner.store.database import Store
 
+ROOT = Path(__file__).resolve().parents[2]
+NEEDS = {
+    "measure_host_time": ("torch",),
+    "measure_prefill": ("torch", "triton", "transformers"),
+    "rival_tuners": ("torch",),
+    "draw_results": ("matplotlib",),
+    "draw_samplers": ("matplotlib",),
+}
+
 # the script, its words with {} for the folder below, and the sentence
+PROBLEM = json.dumps(asdict(Problem(64, 256, True, "fp16", 1, 2)), separators=(",", ":"))
+PROBLEM = PROBLEM.replace("{", "{{").replace("}", "}}")
 BAD = [
     ("check_compiles", "--jobs 0", "--jobs is 0, but must be a whole number of at least 1"),
     ("check_compiles", "91", "CAPABILITY is 91, but must be one of 80, "),
@@ -27,6 +44,46 @@ BAD = [
     ("draw_results", "{}/foreign", "foreign is not an SQLite database"),
     ("draw_results", "{}/empty", "empty holds no tables yet"),
     ("draw_results", "{}/none.db", "none.db holds no fp16 records measured on H100"),
+    ("draw_results", "{}/none.db --output {}/x.exe", "must end in .svg or .png or .pdf"),
+    ("draw_results", "{}/none.db --output {}", "but must be a file"),
+    ("draw_results", "{}/none.db --output {}/no/x.svg", "must be in a folder that is there"),
+    ("draw_samplers", "{}/missing", "missing cannot be read: No such file"),
+    ("draw_samplers", "{}", "is no file"),
+    ("draw_samplers", "{}/foreign", "foreign is not JSON"),
+    ("draw_samplers", "{}/none.db", "none.db is not UTF-8 text"),
+    ("draw_samplers", "{}/other.json", "other.json is not what score_samplers.py writes"),
+    ("draw_samplers", "{}/half.json", "half.json is not what score_samplers.py writes"),
+    ("score_samplers", "--output {}/none.db", "none.db', but must be no database"),
+    ("score_samplers", "--output {}", "but must be a file"),
+    ("score_samplers", "--output {}/no/x.json", "must be in a folder that is there"),
+    ("score_samplers", f"--output {{}}/{'x' * 300}", "must be a file's name: File name too long"),
+    ("score_samplers", "--output {}/x.json --add", "x.json cannot be read: No such file"),
+    ("score_samplers", "--output {}/other.json --add", "is not what score_samplers.py writes"),
+    ("score_samplers", "--output {}/x.json --starts y", "--starts is 'y', but must be one of cold"),
+    ("score_samplers", "--output {}/x.json --samplers x", "--samplers is 'x', but must be one of"),
+    ("score_samplers", "--output {}/x.json --seeds 0", "--seeds is 0, but must be a whole number"),
+    ("score_samplers", "--output {}/x.json --evaluations 0", "--evaluations is 0, but must be"),
+    ("score_samplers", "--output {}/x.json --batch 0", "--batch is 0, but must be a whole number"),
+    ("score_samplers", "--output {}/x.json --jobs 0", "--jobs is 0, but must be a whole number"),
+    ("score_samplers", "--output {}/x.json --spaces {}/no", "no', but must be a folder"),
+    ("score_samplers", "--output {}/x.json --spaces {}/bad", "is no recorded space"),
+    ("score_samplers", "--output {}/x.json --spaces {}/none", "none holds no recorded space"),
+    ("measure_prefill", "--heads 0", "--heads is 0, but must be a whole number of at least 1"),
+    ("measure_prefill", "--layers 0", "--layers is 0, but must be a whole number of at least 1"),
+    ("measure_prefill", "--seqlen 64,0", "--seqlen is 0, but must be a whole number of at least 1"),
+    ("measure_prefill", "--rounds 1", "--rounds is 1, but must be a whole number of at least 2"),
+    ("measure_prefill", "--heads 3", "--hidden is 2048, but must be a multiple of twice --heads"),
+    ("measure_prefill", "", "this measures, but there is no NVIDIA GPU here"),
+    ("rival_tuners", "", "the following arguments are required"),
+    ("rival_tuners", "x y z", "invalid choice: 'x'"),
+    ("rival_tuners", "helion [] 9", "PROBLEM is '[]', but must be a problem in JSON"),
+    ("rival_tuners", f"helion {PROBLEM} nan", "SECONDS is nan, but must be a number above zero"),
+    ("rival_tuners", f"helion {PROBLEM} 9 {{}}", "but must be a candidate in JSON"),
+    ("rival_tuners", f"autotune {PROBLEM} 9", "this measures, but there is no NVIDIA GPU here"),
+    ("kill_nine", "--kills 0", "--kills is 0, but must be a whole number of at least 3"),
+    ("kill_nine", "--kills -3", "--kills is -3, but must be a whole number of at least 3"),
+    ("publish_configs", "{}/none.db --output {}", "but must be a file"),
+    ("publish_configs", "{}/none.db --output {}/no/x.db", "must be in a folder that is there"),
 ]
 
 
@@ -34,7 +91,14 @@ BAD = [
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "foreign").write_text("neither a space nor a database\n" * 9)
     (tmp_path / "empty").touch()
-    Store.open(tmp_path / "none.db").close()
+    Store.open(tmp_path / "none.db", write_ahead_log=False).close()
+    (tmp_path / "other.json").write_text('{"results": []}')
+    scores = json.loads((ROOT / "docs" / "samplers.json").read_text())
+    del scores["results"][-1]["curve"]
+    (tmp_path / "half.json").write_text(json.dumps(scores))
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "none").mkdir()
+    (tmp_path / "bad" / "space.json").write_text("{}")
     return tmp_path
 
 
@@ -42,8 +106,11 @@ def folder(tmp_path: Path) -> Path:
 def test_one_sentence(
     folder: Path, capsys: pytest.CaptureFixture[str], script: str, words: str, sentence: str
 ) -> None:
-    if script == "measure_host_time":
-        pytest.importorskip("torch")
+    for module in NEEDS.get(script, ()):
+        pytest.importorskip(module)
+    if "no NVIDIA GPU" in sentence and has_gpu():
+        pytest.skip("there is one")
+    before = sorted(folder.rglob("*"))
     main = importlib.import_module(f"scripts.{script}").main
     with pytest.raises(SystemExit) as ended:
         main([word.format(folder) for word in words.split()])
@@ -51,3 +118,11 @@ def test_one_sentence(
     assert ended.value.code == 2
     assert said.out == ""
     assert sentence in said.err.splitlines()[-1]
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_a_module_that_is_no_program_says_so() -> None:
+    script = ROOT / "scripts" / "helion_attention.py"
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "helion_attention.py is no program: rival_tuners.py imports it\n"

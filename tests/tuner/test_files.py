@@ -39,6 +39,20 @@ def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("name", ["x" * 255, "é" * 127, "x" * 99 + "é"])
+def test_the_longest_names(tmp_path: Path, name: str) -> None:
+    with replacing(tmp_path / name) as part:
+        part.write_text("new")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_folder_is_not_replaced(tmp_path: Path) -> None:
+    for folder in (Path("/"), tmp_path):
+        with pytest.raises(IsADirectoryError), replacing(folder) as part:
+            part.write_text("new")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_link_stays(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     path, link = tmp_path / "folder" / "file", tmp_path / "link"

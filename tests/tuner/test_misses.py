@@ -58,19 +58,20 @@ def test_what_another_process_wrote_is_not_written_again(
     assert problems(fresh) == PROBLEMS[:2]
 
 
-@pytest.mark.parametrize("value", ["", "0"])
+@pytest.mark.parametrize("value", ["", "0", "false", "No", "OFF", " "])
 def test_they_are_noted_only_on_request(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(misses.VARIABLE, value)
     misses.note(PROBLEMS[0], H100, "default")
     assert misses.flush() is None
 
 
+@pytest.mark.parametrize("value", ["1", "true", "Yes", "on"])
 def test_one_means_the_users_data_folder(
-    own_data_folder: Path, monkeypatch: pytest.MonkeyPatch
+    own_data_folder: Path, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
-    monkeypatch.setenv(misses.VARIABLE, "1")
+    monkeypatch.setenv(misses.VARIABLE, value)
     assert misses.folder().name == "misses"
-    assert misses.folder() != Path("1")
+    assert misses.folder() != Path(value)
 
 
 def test_they_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +98,21 @@ def test_what_is_no_file_of_misses_is_passed_over(fresh: Path, caplog) -> None:
         (fresh / f"broken{number}.json").write_text(text)
     assert problems(fresh) == PROBLEMS[:1]
     assert caplog.text.count("passed over") == len(broken)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes")
+@pytest.mark.timeout(60)
+def test_what_would_be_waited_for_is_never_read(
+    fresh: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    misses.note(PROBLEMS[0], H100, "default")
+    misses.flush()
+    os.mkfifo(fresh / "pipe.json")
+    with (fresh / "huge.json").open("wb") as file:
+        file.truncate(1 << 40)
+    assert problems(fresh) == PROBLEMS[:1]
+    assert "pipe.json holds no misses (it is no file)" in caplog.text
+    assert "huge.json holds no misses (it has more than" in caplog.text
 
 
 def test_settling_keeps_what_is_open_and_what_came_since(fresh: Path) -> None:

@@ -193,6 +193,11 @@ def test_a_nul_in_the_name_of_a_database_is_refused() -> None:
         tuner.use("a\0b")
 
 
+def test_a_name_that_has_no_bytes_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^the database is '\\ud800', but must have no lone surr"):
+        tuner.use("\ud800")
+
+
 @pytest.mark.parametrize("database", [5, b"my.db", ["my.db"]])
 def test_what_names_no_database_is_refused(database: object) -> None:
     with pytest.raises(TypeError, match=r"^the database is .*, but must be a path or a URL$"):

@@ -47,6 +47,7 @@ class Commands(TyperGroup):
         **extra: Any,
     ) -> Any:
         _mend_streams()
+        _mend_sizes()
         words = list(sys.argv[1:] if args is None else args)
         debug = "--debug" in words  # wherever it stands
         words = [word for word in words if word != "--debug"]
@@ -91,6 +92,14 @@ def _mend_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 – stays
         elif stream.errors in ("strict", "surrogateescape") and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+
+
+def _mend_sizes() -> None:
+    """Leave out a size of the terminal such as ², which Rich takes for a number and fails on."""
+    for name in ("COLUMNS", "LINES"):
+        size = os.environ.get(name, "")
+        if not (size.isascii() and size.isdigit()):
+            os.environ.pop(name, None)
 
 
 app = typer.Typer(

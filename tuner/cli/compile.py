@@ -64,6 +64,7 @@ def compile_space(
     from tuner.cli.tables import console, error_console, print_line
     from tuner.evaluate.compile_farm import CompileFarm
     from tuner.search.candidates import enumerate_candidates
+    from tuner.trial import Outcome
 
     specializations = [
         Specialization(headdim, masked, kind)
@@ -105,8 +106,13 @@ def compile_space(
                     sys.stdout.flush()
     finally:
         farm.close()
+    summary = ", ".join(f"{n} {outcome}" for outcome, n in counts.most_common())
     if not as_json:
-        out.print(", ".join(f"{n} {outcome}" for outcome, n in counts.most_common()))
+        out.print(summary)
+    if not counts[Outcome.OK.value]:
+        raise CommandError(
+            f"none of {len(pending)} configs compiled ({summary}): {compiled.reason}"
+        )
 
 
 def _line(row: tuple[str, ...]) -> str:

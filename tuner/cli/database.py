@@ -23,6 +23,7 @@ from tuner.cli.options import (
     Seqlen,
     Target,
 )
+from tuner.cli.saying import say
 
 if TYPE_CHECKING:
     from tuner.record import Record
@@ -207,7 +208,7 @@ def import_files(
     if as_json:
         print(json.dumps({"database": where, **report.to_json()}))
         return
-    print(
+    say(
         f"{len(report.added)} new, {report.already_there} already there, in {where}; "
         f"{len(report.now_standing)} of the new ones stand, "
         f"{len(report.replaced)} of the old ones no longer do."

@@ -9,6 +9,7 @@ import typer
 
 from tuner.cli.failure import CommandError
 from tuner.cli.options import Json
+from tuner.cli.saying import say
 
 
 def merge(
@@ -47,7 +48,7 @@ def merge(
     if as_json:
         print(json.dumps({"database": where, **report.to_json(), "trials": trials}))
         return
-    print(
+    say(
         f"{len(report.added)} new records, {report.already_there} already there, and {trials} new "
         f"trials, in {where}."
     )

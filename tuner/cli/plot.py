@@ -10,11 +10,13 @@ import typer
 from tuner.cli import options
 from tuner.cli.failure import CommandError, warn
 from tuner.cli.options import Batch, Causal, Database, Dtype, Heads, NeededHdim, NeededSeqlen
+from tuner.cli.saying import say
 
 if TYPE_CHECKING:
     from kernels.attention.problem import Problem
     from tuner.trial import Trial
 
+_GREATEST_PORT = 65535
 
 Drawn = Annotated[
     Path | None,
@@ -94,7 +96,7 @@ def plot(
                         "files need matplotlib, which is not installed: pip install "
                         "'attention-tuner[plot]'"
                     ) from None
-                print(path)
+                say(str(path))
             drawn += 1
     if not drawn:
         raise CommandError("nothing was drawn; `tuner search` makes trials")
@@ -138,6 +140,10 @@ def dashboard(
     """
     problems = options.shapes(hdim, seqlen, causal, dtype, batch, heads).named()
     options.new_file("--output", output)
+    if port > _GREATEST_PORT:
+        raise CommandError(
+            f"--port is {port}, but must be a whole number from 1 to {_GREATEST_PORT}"
+        )
 
     from tuner.search.study import study_of
 
@@ -148,15 +154,24 @@ def dashboard(
 
     import optuna
     from sqlalchemy import URL
+    from sqlalchemy.exc import SQLAlchemyError
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    storage = optuna.storages.RDBStorage(
-        # Not pasted together: a question mark in the name would lead to another file.
-        URL.create("sqlite", database=str(output)).render_as_string()
-    )
+    try:
+        storage = optuna.storages.RDBStorage(
+            # Not pasted together: a question mark in the name would lead to another file.
+            URL.create("sqlite", database=str(output)).render_as_string()
+        )
+        for problem, trials in found.items():
+            study_of(trials, str(problem), storage)
+    except (SQLAlchemyError, UnicodeError, optuna.exceptions.StorageInternalError) as error:
+        output.unlink(missing_ok=True)  # it was not there before
+        why = str(getattr(error, "orig", None) or error).partition("\n")[0]
+        raise CommandError(
+            f"--output is '{output}', but must be a file that SQLite can write: {why}"
+        ) from None
     for problem, trials in found.items():
-        study_of(trials, str(problem), storage)
-        print(f"{len(trials)} trials of {problem} in {output}")
+        say(f"{len(trials)} trials of {problem} in {output}")
     if export_only:
         return
     try:
@@ -166,7 +181,7 @@ def dashboard(
             f"{output} is written, but optuna-dashboard is not installed to open it: pip install "
             "'attention-tuner[dashboard]'"
         ) from None
-    print(f"http://{host}:{port} until Ctrl-C", flush=True)
+    say(f"http://{host}:{port} until Ctrl-C")
     run_server(storage, host=host, port=port)
 
 

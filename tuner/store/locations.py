@@ -48,10 +48,16 @@ def check_type(location: str | Path) -> str | Path:
 
     Raises:
         TypeError: it is neither a str nor a Path.
-        ValueError: it has a NUL character, which no system takes.
+        ValueError: it has a NUL character, which no system takes, or one that has no bytes.
     """
     if not isinstance(location, (str, Path)):
         raise TypeError(f"the database is {shown(location)}, but must be a path or a URL")
     if "\0" in str(location):
         raise ValueError(f"the database is {shown(str(location))}, but must have no NUL character")
+    try:
+        os.fsencode(location)
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"the database is {shown(str(location))}, but must have no lone surrogates"
+        ) from None
     return location

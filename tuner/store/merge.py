@@ -73,8 +73,9 @@ def contents(location: str | Path) -> Contents:
 
 def _is_database(path: Path) -> bool:
     # SQLite takes an empty file for a database without tables, and so do the other commands.
-    empty = path.is_file() and path.suffix != ".json" and path.stat().st_size == 0
-    return empty or looks_like_database(path)
+    if not path.is_file():  # what is read of a pipe to tell is gone from it
+        return False
+    return (path.suffix != ".json" and path.stat().st_size == 0) or looks_like_database(path)
 
 
 def merge(into: Store, records: Iterable[Record]) -> MergeReport:

@@ -15,6 +15,7 @@ from tuner.files import replacing
 from tuner.store.errors import StoreError, explain
 
 _MAGIC = b"SQLite format 3\0"
+_MOST_NAME = 255 - len("-journal")  # bytes, with which SQLite's own file beside it has a name
 _BEGIN = "tuner_begin"
 IMMEDIATE = {_BEGIN: "BEGIN IMMEDIATE"}
 """The execution option of a transaction that writes."""
@@ -57,6 +58,11 @@ def prepare_for_writing(path: Path) -> None:
     Raises:
         StoreError: they may not.
     """
+    if len(os.fsencode(path.name)) > _MOST_NAME:
+        raise StoreError(
+            f"{path} cannot be written: its name is longer than {_MOST_NAME} bytes, and SQLite has "
+            "a file beside it whose name is that and -journal"
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not os.access(path.parent, os.W_OK):

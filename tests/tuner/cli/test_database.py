@@ -217,6 +217,19 @@ def test_stale_names_the_other_triton(
     assert "here is 9.9.9" in tuner("stale", "--db", searched).out
 
 
+@pytest.mark.parametrize("width", ["²", "٣", "-1", "x", ""])
+def test_a_width_that_is_none_is_passed_over(
+    tuner: Run, searched: Path, monkeypatch: pytest.MonkeyPatch, width: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    monkeypatch.setenv("LINES", width)
+    for words, expected in ((("--db", searched), "S512"), (("--help",), "--hdim")):
+        said = tuner("show", *words)
+        assert said.status == 0, said.err
+        assert expected in said.out
+        monkeypatch.setenv("COLUMNS", width)  # it was left out
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_show_breaks_no_cell_in_a_narrow_terminal(
     tuner: Run, searched: Path, monkeypatch: pytest.MonkeyPatch, width: int

@@ -7,6 +7,7 @@ import lzma
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -106,3 +107,25 @@ def test_the_live_display() -> None:
             watch.show(event)
     assert out.getvalue().count(r"red\x1b[31m") >= 4
     assert_tame(out.getvalue(), 5)
+
+
+def test_names_of_files_on_stdout(tuner: Run, spaces: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "red\x1b[31m"
+    folder.mkdir()
+    Store.open(folder / "a.db").close()
+    (folder / "none.json").write_text(
+        '{"format": "attention-tuner/records", "version": 1, "records": []}'
+    )
+    shape = ("--hdim", "256", "--seqlen", "512", "--causal", "--spaces", spaces)
+    commands: list[tuple[str | Path, ...]] = [
+        ("import", folder / "none.json", "--db", folder / "b.db"),
+        ("merge", folder / "a.db", "-o", folder / "c.db"),
+        ("dashboard", *shape, "--export-only", "-o", folder / "d.db"),
+    ]
+    if find_spec("matplotlib"):
+        commands.append(("plot", *shape, "--kind", "history", "-o", folder / "p"))
+    for words in commands:
+        said = tuner(*words)
+        assert said.status == 0, said.err
+        assert r"red\x1b[31m" in said.out
+        assert_tame(said.out + said.err, 5)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.tuner.cli.conftest import H100, RECORDED
-from tuner import device
+from tuner import device, doctor
 from tuner.cli import executors
 from tuner.evaluate.replay import ReplayExecutor
 from tuner.evaluate.space_file import read_space, write_space
@@ -46,6 +46,18 @@ def test_compile_says_what_each_config_uses(tuner: Run) -> None:
     table = tuner("compile", *words).out
     assert "shared memory" in table
     assert "2 ok" in table
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_a_space_of_which_nothing_compiles_is_an_error(tuner: Run, words: tuple[str, ...]) -> None:
+    pytest.importorskip("triton")
+    # Set before its workers start, since Triton reads it when it is imported.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        shape = ("--hdim", "64", "--causal", "--limit", "1", "--jobs", "1")
+        said = tuner("compile", *shape, "--template", "portable", *words)
+    assert said.status == 2
+    assert "tuner: none of 1 configs compiled (1 " in said.err
 
 
 @pytest.fixture
@@ -126,6 +138,31 @@ def test_doctor_fails_on_a_database_that_is_none(tuner: Run, tmp_path: Path) -> 
     (found,) = (f for f in said.json if f["name"] == "your database")
     assert found["verdict"] == "fail"
     assert str(garbage) in found["seen"]
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (None, "does not run: Permission denied"),
+        ("exit 3", "does not run"),
+        ("echo true 9.4; echo Written by Jim Meyering.", "does not answer as ptxas does"),
+        ("sleep 60", "does not run: no answer within 0.5 s"),
+    ],
+)
+def test_doctor_fails_on_a_ptxas_that_is_none(
+    tuner: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, said: str
+) -> None:
+    ptxas = tmp_path / "ptxas"
+    if script is None:
+        ptxas.mkdir()
+    else:
+        ptxas.write_text(f"#!/bin/sh\n{script}\n".replace("sleep", "exec sleep"))
+        ptxas.chmod(0o700)
+    monkeypatch.setattr(doctor, "_PTXAS_TIMEOUT_S", 0.5)
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(ptxas))
+    (found,) = (f for f in tuner("doctor", "--json").json if f["name"] == "ptxas")
+    assert (found["verdict"], found["seen"]) == ("fail", f"{ptxas} {said}")
+    assert "TRITON_PTXAS_PATH" in found["remedy"]
 
 
 @pytest.mark.parametrize("location", ["~nobody-of-this-name/x", "mysql://host/x", "a\0b", ""])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from itertools import permutations
@@ -113,6 +115,20 @@ def damage(path: Path, number: int) -> None:
         )
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes")
+@pytest.mark.timeout(60)
+def test_a_document_may_come_through_a_pipe(tuner: Run, tmp_path: Path) -> None:
+    """As in `tuner merge <(cat a.json) -o all.db`: what is read of it is gone."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    text = export_document([samples.record()])
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(pipe.write_text, text)
+        said = tuner("merge", str(pipe), "-o", str(tmp_path / "all.db"))
+    assert said.status == 0, said.err
+    assert state(tmp_path / "all.db") == ([samples.record()], [])
+
+
 def test_what_is_damaged_in_one_is_taken_whole_from_another(tuner: Run, tmp_path: Path) -> None:
     records = [samples.record(number) for number in range(3)]
     trials = [samples.trial(number) for number in range(3)]
@@ -198,6 +214,15 @@ def test_what_claims_to_be_of_the_future_is_refused(tuner: Run, tmp_path: Path) 
     said = tuner("merge", bad, "-o", tmp_path / "c.db")
     assert said.status == 2
     assert f"{bad} holds a trial of 2999-01-01T00:00:00Z, but must have none" in said.err
+
+
+def test_an_output_whose_name_is_too_long_is_not_begun(tuner: Run, tmp_path: Path) -> None:
+    database(tmp_path / "one.db", [samples.record()])
+    output = tmp_path / "out" / ("x" * 250)
+    said = tuner("merge", tmp_path / "one.db", "-o", output)
+    assert said.status == 2
+    assert "its name is longer than 247 bytes" in said.err
+    assert not output.parent.exists()
 
 
 def test_no_output_is_an_error_that_names_it(tuner: Run, tmp_path: Path) -> None:

@@ -162,6 +162,31 @@ def test_an_export_lands_in_the_file_that_was_named(
     assert mine.stat().st_size == 0
 
 
+@pytest.mark.parametrize("name", ["x" * 255, "x\udcff.db"])
+def test_a_file_that_sqlite_cannot_write_is_named_and_not_begun(
+    tuner: Callable[..., Said], searched: Path, tmp_path: Path, name: str
+) -> None:
+    output = tmp_path / "out" / name
+    output.parent.mkdir()
+    options = ("--db", str(searched), "--output", str(output), "--export-only")
+    said = tuner("dashboard", *SHAPE, *options)
+    assert said.status == 2
+    assert said.err.startswith("tuner: --output is '")
+    assert said.err.endswith("\n")
+    assert "but must be a file that SQLite can write: " in said.err
+    assert list(output.parent.iterdir()) == []
+
+
+def test_a_port_that_is_none_is_refused_before_anything_is_written(
+    tuner: Callable[..., Said], searched: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "s.db"
+    said = tuner("dashboard", *SHAPE, "--db", searched, "-o", file, "--port", "70000")
+    assert said.status == 2
+    assert said.err == "tuner: --port is 70000, but must be a whole number from 1 to 65535\n"
+    assert not file.exists()
+
+
 @pytest.mark.parametrize("command", ["plot", "dashboard"])
 def test_before_the_first_search_it_says_how_to_get_trials(
     tuner: Callable[..., Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str

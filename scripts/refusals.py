@@ -1,0 +1,74 @@
+"""What several scripts refuse before they begin: one sentence of the parser's, and exit code 2."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import tuner  # noqa: F401  (makes kernels.attention importable)
+from kernels.attention.printable import shown
+from tuner.store.sqlite import looks_like_database
+
+PICTURES = (".svg", ".png", ".pdf")
+
+
+def at_least(parser: ArgumentParser, least: int, **numbers: int | None) -> None:
+    """Refuse a number below `least`; None is one that was not given."""
+    for name, number in numbers.items():
+        if number is not None and number < least:
+            parser.error(
+                f"--{name} is {shown(number)}, but must be a whole number of at least {least}"
+            )
+
+
+def one_of(parser: ArgumentParser, option: str, text: str, accepted: Sequence[str]) -> list[str]:
+    """The names in `text`, each of which is accepted."""
+    names = text.split(",")
+    for name in names:
+        if name not in accepted:
+            parser.error(f"{option} is {shown(name)}, but must be one of {', '.join(accepted)}")
+    return list(dict.fromkeys(names))
+
+
+def folders(parser: ArgumentParser, option: str, given: Iterable[Path]) -> None:
+    """Refuse what is no folder."""
+    for folder in given:
+        if not os.path.isdir(folder):  # noqa: PTH112 – a name that is too long is no error
+            parser.error(f"{option} is {shown(str(folder), 300)}, but must be a folder")
+
+
+def output(
+    parser: ArgumentParser,
+    path: Path,
+    suffixes: Sequence[str] = (),
+    option: str = "--output",
+    database: bool = False,
+) -> None:
+    """Refuse a file that cannot be written, whose name has none of the `suffixes`, or, but where
+    one is made, which is a database; nothing is written."""
+    named = f"{option} is {shown(str(path), 300)}, but must"
+    try:
+        if path.is_dir():
+            parser.error(f"{named} be a file")
+        if suffixes and path.suffix not in suffixes:
+            parser.error(f"{named} end in {' or '.join(suffixes)}")
+        if not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+            parser.error(f"{named} be in a folder that is there and can be written")
+        path.exists()
+        if not database and path.is_file() and looks_like_database(path):
+            parser.error(f"{named} be no database, which is not replaced")
+    except (OSError, ValueError) as error:  # too long, a NUL character
+        parser.error(f"{named} be a file's name: {getattr(error, 'strerror', None) or error}")
+
+
+def needs_matplotlib(parser: ArgumentParser) -> None:
+    """Refuse to draw where it is not installed."""
+    if find_spec("matplotlib") is None:
+        parser.error(
+            "drawing needs matplotlib, which is not installed: pip install 'attention-tuner[plot]'"
+        )
