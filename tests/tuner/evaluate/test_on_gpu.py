@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from fake_workers import FakeTemplate
 
 from kernels.attention import registry
 from kernels.attention.config import Config
-from kernels.attention.problem import DTYPES, HEADDIMS, Problem
+from kernels.attention.problem import DTYPES, HEADDIMS, Problem, Specialization
 from tuner.evaluate.local import LocalExecutor
 from tuner.evaluate.timing import cycle
+from tuner.search import candidates, driver
+from tuner.search.options import Options
+from tuner.store.database import Store
 from tuner.trial import Candidate, Outcome
 
 pytestmark = [
@@ -156,10 +161,10 @@ def test_the_slow_are_pruned(executor: LocalExecutor) -> None:
 def test_failures_are_outcomes_and_the_next_candidate_is_fine(
     executor: LocalExecutor, kind: str, outcome: Outcome
 ) -> None:
-    candidates = defaults(PROBLEM, executor)
+    good = defaults(PROBLEM, executor)
 
     def all_are_fine() -> None:
-        for candidate in candidates:
+        for candidate in good:
             assert executor.evaluate(PROBLEM, candidate, None).result(120).outcome is Outcome.OK
 
     all_are_fine()  # so that the deadline does not pay for making inputs
@@ -169,6 +174,48 @@ def test_failures_are_outcomes_and_the_next_candidate_is_fine(
     assert evaluation.reason
     assert time.monotonic() - start < 20 + 5
     all_are_fine()
+
+
+@pytest.mark.timing  # a hang occupies the card until its deadline
+def test_a_search_among_faults_ends_with_the_right_winner(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ends = {
+        "hang": Outcome.TIMEOUT,
+        "nan": Outcome.WRONG,
+        "assert": Outcome.CRASHED,
+        "illegal": Outcome.CRASHED,
+        "illegal_later": Outcome.CRASHED,
+        "out_of_resources": Outcome.OUT_OF_RESOURCES,
+        "compiler_crash": Outcome.CRASHED,
+        "right": Outcome.OK,
+    }
+
+    class Faults(FakeTemplate):
+        """A space of which one candidate is right, and the default hangs."""
+
+        def space(self, specialization: Specialization) -> dict[str, tuple[str, ...]]:
+            return {"kind": tuple(ends)}
+
+        def default(self, problem: Problem, capability: int) -> Config:
+            return Config(kind="hang")
+
+    monkeypatch.setattr(registry, "names", lambda: ("fake",))
+    monkeypatch.setattr(registry, "get", lambda name: Faults())
+    candidates.enumerate_candidates.cache_clear()
+    with (
+        LocalExecutor(
+            jobs=1, evaluate_deadline_s=10.0, gpu_factory="fake_workers:faulty_gpu",
+            compile_factory="fake_workers:compiling",
+        ) as executor,
+        Store.open(tmp_path / "configs.db") as store,
+    ):  # fmt: skip
+        (record,) = driver.search([PROBLEM], executor, store, (), Options(sampler="exhaustive"))
+        outcomes = {t.candidate.config["kind"]: t.outcome for t in store.trials()}
+    candidates.enumerate_candidates.cache_clear()
+    assert outcomes == ends
+    assert record is not None
+    assert record.candidate == faulty("right")
 
 
 def test_a_race_with_the_peers(executor: LocalExecutor) -> None:
