@@ -19,8 +19,10 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+# This folder for its modules: a package called `scripts` may be installed, and hides it.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention.problem import DTYPES, HEADLINE, Problem
@@ -30,6 +32,11 @@ from tuner.evaluate.inputs import Inputs
 from tuner.evaluate.stopwatch import Launch
 from tuner.search.plan import plan
 from tuner.store.files import write_atomically
+
+if TYPE_CHECKING:
+    from scripts import refusals
+else:
+    import refusals
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -43,6 +50,9 @@ def main(words: Sequence[str] | None = None) -> int:
     dtypes = options.dtype.split(",")
     if not set(dtypes) <= set(DTYPES):
         parser.error(f"--dtype is {options.dtype}, but must be some of {', '.join(DTYPES)}")
+    refusals.at_least(parser, 1, rounds=options.rounds)
+    if options.output is not None:
+        refusals.output(parser, options.output)
     if not has_gpu():
         parser.error("this measures, but there is no NVIDIA GPU here")
     report = bench(
@@ -51,7 +61,7 @@ def main(words: Sequence[str] | None = None) -> int:
         sustained=not options.grid,
         further=flex if options.flex else None,
     )
-    if options.output:
+    if options.output is not None:
         write_atomically(options.output, json.dumps(report.to_json(), indent=1) + "\n")
     print("\n".join(text(report)))
     return 0 if all(row.correct for row in report.rows) else 1

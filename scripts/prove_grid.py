@@ -43,9 +43,11 @@ from tuner.store.files import write_atomically
 from tuner.trial import Candidate
 
 if TYPE_CHECKING:
+    from scripts import refusals
     from scripts.proof_report import Run, kept
     from scripts.prove_search import raced
 else:
+    import refusals
     from proof_report import Run, kept
     from prove_search import raced
 
@@ -186,6 +188,7 @@ def main(words: Sequence[str] | None = None) -> None:
     end = time.monotonic() + budget_s
     if not arguments.database.exists():
         parser.error(f"{arguments.database} does not exist")
+    refusals.output(parser, arguments.output)
     if not has_gpu():
         parser.error("this measures, but there is no NVIDIA GPU here")
 

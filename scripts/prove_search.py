@@ -62,8 +62,10 @@ from tuner.store.files import write_atomically
 from tuner.trial import Candidate
 
 if TYPE_CHECKING:
+    from scripts import refusals
     from scripts.proof_report import Run, kept, table
 else:
+    import refusals
     from proof_report import Run, kept, table
 
 HEADLINES = {problem.headdim: problem.seqlen for problem in HEADLINE}
@@ -302,9 +304,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--add", action="store_true", help="to what OUTPUT holds already")
     parser.add_argument("--output", type=Path, default=Path("prove.json"))
     arguments = parser.parse_args(words)
-    for option, number in (("--repeats", arguments.repeats), ("--trials", arguments.trials)):
-        if number is not None and number < 1:
-            parser.error(f"{option} is {number}, but must be a whole number of at least 1")
+    refusals.at_least(parser, 1, repeats=arguments.repeats, trials=arguments.trials)
+    refusals.output(parser, arguments.output)
     contestants = arguments.contestants.split(",")
     if unknown := [name for name in contestants if name not in CONTESTANTS]:
         parser.error(f"contestant is {unknown[0]!r}, but must be one of {', '.join(CONTESTANTS)}")
@@ -330,8 +331,8 @@ def main(words: Sequence[str] | None = None) -> None:
     if arguments.add and arguments.output.exists():
         try:
             results = kept(json.loads(arguments.output.read_text()), target)
-        except ValueError as error:
-            parser.error(str(error))
+        except (ValueError, LookupError, TypeError, OSError) as error:
+            parser.error(f"{arguments.output} holds no runs to add to: {error}")
     problems = [
         Problem.on_grid(int(name), HEADLINES[int(name)], not arguments.full, arguments.dtype)
         for name in arguments.shapes.split(",")

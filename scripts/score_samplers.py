@@ -202,7 +202,7 @@ def cases(folders: tuple[str, ...]) -> dict[str, Case]:
     ours: dict[str, list[RecordedSpace]] = {}
     for folder in folders:
         for path in sorted(Path(folder).iterdir()):
-            if not path.name.endswith(SUFFIXES) or path.name.startswith("."):
+            if not (path.name.endswith(SUFFIXES) and path.is_file()) or path.name[0] == ".":
                 continue
             try:
                 space = read_space(path)

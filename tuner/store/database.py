@@ -90,8 +90,8 @@ class Store:
             create: make the file, its folder and the tables where there are none.
             timeout_s: how long to wait for the locks of others.
             write_ahead_log: for a new SQLite file. Without it readers wait for writers, but the
-                file can be read where nothing can be written beside it. A network file system
-                never gets one.
+                file can be read where nothing can be written beside it. On a network file system
+                none has one: a file that had is switched.
 
         Raises:
             StoreError: it is not there, not ours, of a newer version, damaged, or may not be
@@ -126,7 +126,10 @@ class Store:
         store = cls(str(place), engine, engine)
         with store._reading() as connection:
             found = revision(connection, store.location)
-        if found is None and write_ahead_log and network is None:
+        if network is not None:
+            # Also what was made before it came to lie there: its users would share no memory.
+            sqlite.leave_write_ahead_log(engine, place, timeout_s)
+        elif found is None and write_ahead_log:
             sqlite.use_write_ahead_log(engine, place, timeout_s)
         if found != HEAD:
             with store._writing() as connection:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, NullPool, create_engine, event
-from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from tuner.files import replacing
 from tuner.store.errors import StoreError, explain
@@ -104,12 +104,25 @@ def use_write_ahead_log(engine: Engine, path: Path, timeout_s: float) -> None:
     Raises:
         StoreError: others held the file for longer than `timeout_s`.
     """
+    _patiently(engine, "PRAGMA journal_mode=WAL", path, timeout_s)
+
+
+def leave_write_ahead_log(engine: Engine, path: Path, timeout_s: float) -> None:
+    """Fold the log of a file that has one into it, and go on without; else nothing changes.
+
+    Raises:
+        StoreError: others held the file for longer than `timeout_s`, or it may not be changed.
+    """
+    _patiently(engine, "PRAGMA journal_mode=DELETE", path, timeout_s)
+
+
+def _patiently(engine: Engine, statement: str, path: Path, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            execute(engine, "PRAGMA journal_mode=WAL")
+            execute(engine, statement)
             return
-        except OperationalError as error:
+        except SQLAlchemyError as error:
             # When several switch at once, SQLite refuses some of them without waiting.
             if "locked" not in str(error) or time.monotonic() > deadline:
                 raise explain(str(path), error) from None

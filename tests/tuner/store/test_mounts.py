@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from threading import Timer
 
 import pytest
 
 from tests.tuner.store import samples
 from tuner.store import database
 from tuner.store.database import Store
+from tuner.store.errors import StoreError
 from tuner.store.mounts import network_file_system
 
 MOUNTS = """\
@@ -53,8 +55,44 @@ def test_a_database_there_is_warned_of_and_has_no_write_ahead_log(tmp_path, monk
         assert store.add_record(samples.record())
     (said,) = caplog.messages
     assert said.startswith(f"{path} lies on a network file system (nfs4), where SQLite cannot")
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("pragma journal_mode").fetchone() == ("delete",)
+    assert journal(path) == "delete"
     caplog.clear()
     assert Store.read_only(path).records() == [samples.record()]
     assert caplog.messages == []
+
+
+def test_a_database_that_comes_there_loses_its_write_ahead_log(tmp_path, monkeypatch):
+    path = tmp_path / "configs.db"
+    with Store.open(path) as store:
+        store.add_record(samples.record(1))
+    assert journal(path) == "wal"
+    monkeypatch.setattr(database, "network_file_system", lambda folder: "nfs4")
+    with Store.open(path) as store:
+        assert journal(path) == "delete"
+        store.add_record(samples.record(2))
+    assert {record.uid for record in Store.read_only(path).records()} == {
+        samples.record(1).uid, samples.record(2).uid
+    }  # fmt: skip
+    assert list(tmp_path.glob("configs.db-*")) == []
+
+
+def test_the_switch_waits_for_those_that_use_the_log(tmp_path, monkeypatch):
+    path = tmp_path / "configs.db"
+    Store.open(path).close()
+    monkeypatch.setattr(database, "network_file_system", lambda folder: "nfs4")
+    with closing(sqlite3.connect(path, check_same_thread=False)) as other:
+        other.execute("begin")
+        other.execute("select * from records").fetchall()
+        with pytest.raises(StoreError, match="is locked"):
+            Store.open(path, timeout_s=0.1)
+        assert journal(path) == "wal"
+        timer = Timer(0.5, other.close)
+        timer.start()
+        Store.open(path, timeout_s=30).close()
+        timer.join()
+    assert journal(path) == "delete"
+
+
+def journal(path):
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute("pragma journal_mode").fetchone()[0]
