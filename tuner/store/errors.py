@@ -23,6 +23,7 @@ _MEANINGS = (
     ("disk i/o error", "cannot be read or written: disk I/O error (disk full, quota or hardware)"),
     ("not a database", "is not an SQLite database"),
     ("codec can't", "is damaged; restore a backup of it"),
+    ("interrupted", "is damaged: reading it never ends; restore a backup of it"),
     ("malformed", "is damaged; restore a backup of it"),
     ("unable to open", "cannot be opened: check the path and its permissions"),
     ("no such table", "is damaged: a table is missing"),

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from sqlalchemy import Connection, inspect, select
+from sqlalchemy import Connection, inspect, select, text
 
 from tuner import caution
 from tuner.store.errors import StoreError
@@ -18,6 +18,12 @@ from tuner.store.schema import HEAD, REVISIONS, records, trials, version
 # Alembic keeps the migration in progress in global variables.
 _alembic = threading.Lock()
 
+_COMPUTED = text(
+    "select exists (select 1 from sqlite_master"
+    " where type = 'table' and name = :name and coalesce(rootpage, 0) = 0)"
+    " or exists (select 1 from pragma_table_xinfo(:name) where hidden != 0)"
+)
+
 MIGRATIONS = Path(__file__).with_name("migrations")
 
 
@@ -25,7 +31,8 @@ def revision(connection: Connection, location: str) -> str | None:
     """The revision of our schema in the database; None if it is empty.
 
     Raises:
-        StoreError: the tables are another program's, or a newer version of this one wrote them.
+        StoreError: the tables are another program's, or a newer version of this one wrote them, or
+            reading them would run what somebody else has written.
     """
     tables = set(inspect(connection).get_table_names())
     if not tables:
@@ -35,6 +42,7 @@ def revision(connection: Connection, location: str) -> str | None:
             f"{location} holds the tables of another program ({', '.join(sorted(tables)[:3])}, …); "
             "give the tuner a database of its own"
         )
+    _check_plain(connection, location, version.name)
     found = connection.scalar(select(version.c.version_num))
     if found is None:
         raise StoreError(
@@ -45,13 +53,20 @@ def revision(connection: Connection, location: str) -> str | None:
             f"{location} was written by a newer version (its schema is {found}, this version knows "
             f"up to {HEAD}); upgrade attention-tuner"
         )
-    # A view in place of one could keep a reader for ever.
-    for table in (records, trials):
-        if table.name not in tables:
-            raise StoreError(
-                f"{location} is damaged: a table is missing ({table.name}); restore a backup of it"
-            )
+    for name in (records.name, trials.name):
+        if name not in tables:  # a view is no table
+            raise StoreError(f"{location} is damaged: a table is missing ({name})")
+        _check_plain(connection, location, name)
     return str(found)
+
+
+def _check_plain(connection: Connection, location: str, table: str) -> None:
+    """Refuse a file whose table is computed when it is read, which may take for ever."""
+    # Virtual tables have no page of their own; of columns, the generated ones are hidden.
+    if connection.dialect.name == "sqlite" and connection.scalar(_COMPUTED, {"name": table}):
+        raise StoreError(
+            f"{location} is damaged: {table} is no plain table; restore a backup of it"
+        )
 
 
 def upgrade(connection: Connection, location: str, back_up: Callable[[str], object]) -> None:

@@ -127,8 +127,9 @@ def _join(row: Mapping[str, Any], columns: Mapping[str, tuple[str, ...]]) -> dic
         raise WireError("evidence or config is not JSON") from None
     if not isinstance(document, dict):
         raise WireError(_SHAPELESS)
-    # SQLite has no type for it and returns a number.
-    values = {**row, "config": config, "causal": {0: False, 1: True}.get(row["causal"])}
+    # SQLite has no type for it and returns a number, or whatever somebody put there.
+    causal = bool(row["causal"]) if row["causal"] in (0, 1) else None
+    values = {**row, "config": config, "causal": causal}
     for column, (*parents, leaf) in columns.items():
         if values[column] is None:
             continue

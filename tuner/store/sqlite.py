@@ -16,6 +16,7 @@ from tuner.store.errors import StoreError, explain
 
 _MAGIC = b"SQLite format 3\0"
 _MOST_NAME = 255 - len("-journal")  # bytes, with which SQLite's own file beside it has a name
+_STEPS = 100_000
 _BEGIN = "tuner_begin"
 IMMEDIATE = {_BEGIN: "BEGIN IMMEDIATE"}
 """The execution option of a transaction that writes."""
@@ -94,8 +95,17 @@ def writing_engine(path: Path, timeout_s: float) -> Engine:
 
 def reading_engine(path: Path, timeout_s: float) -> Engine:
     """An engine that never changes the database. (In WAL mode SQLite may leave an empty log and its
-    index beside it.)"""
-    return _engine(lambda: _connect(path, _reading_mode(path), timeout_s))
+    index beside it.) What never ends in a file that somebody has made is interrupted."""
+
+    def connect() -> sqlite3.Connection:
+        connection = _connect(path, _reading_mode(path), timeout_s)
+        # A row takes more bytes than SQLite takes steps to read it, however long that takes.
+        size = sum(found[1] for found in (_stat(path), _stat(_log(path))) if found)
+        calls = iter(range(10 + size // _STEPS))
+        connection.set_progress_handler(lambda: next(calls, None) is None, _STEPS)
+        return connection
+
+    return _engine(connect)
 
 
 def use_write_ahead_log(engine: Engine, path: Path, timeout_s: float) -> None:

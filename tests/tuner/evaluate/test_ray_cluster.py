@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import time
@@ -24,7 +25,7 @@ from tests.tuner.evaluate.test_rehearsal import (  # noqa: E402
     undisturbed,  # noqa: F401 – a fixture
 )
 from tuner.evaluate import rehearsal  # noqa: E402
-from tuner.evaluate.ray_cluster import RayExecutor  # noqa: E402
+from tuner.evaluate.ray_cluster import PLACING_S, RayExecutor  # noqa: E402
 from tuner.evaluate.rehearsal import Rehearsal  # noqa: E402
 from tuner.evaluate.replay import ReplayExecutor  # noqa: E402
 from tuner.record import Record  # noqa: E402
@@ -217,6 +218,10 @@ def test_a_node_that_is_lost_costs_no_trial_and_another_takes_its_place(
 def lose_all(cluster: Cluster) -> None:
     for node in list(cluster.worker_nodes):
         cluster.remove_node(node, allow_graceful=False)
+
+
+def test_who_is_lost_is_waited_for_five_minutes() -> None:
+    assert inspect.signature(RayExecutor).parameters["placing_s"].default == PLACING_S == 300
 
 
 def test_without_any_gpu_left_the_search_ends_in_one_sentence(

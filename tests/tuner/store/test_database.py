@@ -312,6 +312,21 @@ def test_the_file_has_a_write_ahead_log_unless_told_otherwise(store, path, tmp_p
     assert execute(tmp_path / "other.db", "pragma journal_mode") == [("delete",)]
 
 
+def test_how_long_each_waits_and_what_a_commit_waits_for(path):
+    def pragmas(store):
+        with store._reading() as connection:
+            return [
+                connection.exec_driver_sql(f"pragma {name}").scalar()
+                for name in ("busy_timeout", "synchronous")
+            ]
+
+    full = 2
+    with Store.open(path) as store:
+        assert pragmas(store) == [30_000, full]
+    with Store.read_only(path) as store:
+        assert pragmas(store)[0] == 200
+
+
 def test_a_url_or_a_path_with_any_characters(tmp_path):
     odd = tmp_path / "a b" / "50%?#é" / "configs.db"
     Store.open(odd).add_record(samples.record())
