@@ -7,7 +7,7 @@ import logging
 import sys
 import warnings
 
-from kernels.attention.printable import MOST_LINE, printable
+from kernels.attention.printable import printable_sentence
 
 _logger = logging.getLogger("tuner")
 
@@ -21,18 +21,18 @@ def warn(message: str, category: type[Warning]) -> None:
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and _package(frame.f_globals) in _BETWEEN:
         level, frame = level + 1, frame.f_back
-    warnings.warn(printable(message, MOST_LINE), category, stacklevel=level)
+    warnings.warn(printable_sentence(message), category, stacklevel=level)
 
 
 def log(message: str) -> None:
     """A warning in the log."""
-    _logger.warning("%s", printable(message, MOST_LINE))
+    _logger.warning("%s", printable_sentence(message))
 
 
 def debug(message: str, *values: object) -> None:
     """A line for who debugs; `values` take the places of the message's %s if anybody listens."""
     if _logger.isEnabledFor(logging.DEBUG):
-        _logger.debug("%s", printable(message % values, MOST_LINE))
+        _logger.debug("%s", printable_sentence(message % values))
 
 
 def _package(names: dict[str, object]) -> str:

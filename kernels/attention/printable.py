@@ -22,6 +22,14 @@ def printable(text: str, most: int = 300) -> str:
     return spelled if len(spelled) <= most else f"{spelled[: most - 3]}..."
 
 
+def printable_sentence(text: str) -> str:
+    """A whole sentence, as `printable`. Of one that is too long the middle is cut, where names and
+    values stand: what is wrong with them comes last."""
+    if len(text) > MOST_LINE:
+        text = f"{text[: MOST_LINE // 4]}...{text[-MOST_LINE // 2 :]}"
+    return printable(text, MOST_LINE)
+
+
 def shown(value: object, most: int = 60) -> str:
     """`value` as Python spells it, on one line that can be read."""
     if isinstance(value, int) and value.bit_length() > _MOST_BITS:

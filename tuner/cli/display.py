@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from kernels.attention.printable import MOST_LINE, printable
+from kernels.attention.printable import printable, printable_sentence
 from tuner.cli.jsonform import json_form
 from tuner.search.events import (
     Event,
@@ -102,7 +102,7 @@ class PlainWatch(Watch):
         self._best: Trial | None = None
 
     def say(self, sentence: str) -> None:
-        print(printable(sentence, MOST_LINE), file=sys.stderr, flush=True)
+        print(printable_sentence(sentence), file=sys.stderr, flush=True)
 
     def show(self, event: Event) -> None:
         if isinstance(event, ProblemStarted):
@@ -124,7 +124,7 @@ class LiveWatch(Watch):
         self._task = progress.add_task("", total=None, detail="")
 
     def say(self, sentence: str) -> None:
-        self._progress.console.print(escape(printable(sentence, MOST_LINE)), highlight=False)
+        self._progress.console.print(escape(printable_sentence(sentence)), highlight=False)
 
     def show(self, event: Event) -> None:
         update = self._progress.update

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import typer
 
-from kernels.attention.printable import MOST_LINE, printable
+from kernels.attention.printable import printable_sentence
 from tuner.store.errors import StoreError
 
 # Newer releases of Typer carry a click of their own, older ones depend on it: take whichever class
@@ -58,7 +58,7 @@ def explain(error: Exception) -> Failure:
 def warn(sentence: str) -> None:
     """Print one line to stderr, under the program's name. The names of files and the values of
     options are in it: none of their characters steers a terminal."""
-    print(f"tuner: {printable(sentence, MOST_LINE)}", file=sys.stderr)
+    print(f"tuner: {printable_sentence(sentence)}", file=sys.stderr)
 
 
 def _text(error: Exception) -> str:

@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table
 
-from kernels.attention.printable import MOST_LINE, printable
+from kernels.attention.printable import printable, printable_sentence
 from tuner.record import Record
 from tuner.search.events import Seconds
 from tuner.trial import Origin
@@ -112,7 +112,7 @@ def _lead(record: Record) -> str:
 
 def print_line(out: Console, text: str) -> None:
     """A line that is not wrapped, and steers no terminal."""
-    out.print(printable(text, MOST_LINE), soft_wrap=True)
+    out.print(printable_sentence(text), soft_wrap=True)
 
 
 def ratio(theirs_ms: float | None, ours_ms: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernels.attention.printable import printable, shown
+from kernels.attention.printable import MOST_LINE, printable, printable_sentence, shown
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,15 @@ def test_what_is_long_is_cut() -> None:
     assert printable("x" * 300) == "x" * 300
     assert printable("x" * 10**6) == "x" * 297 + "..."
     assert len(printable("\x1b" * 10**6)) == 300
+
+
+def test_a_long_sentence_keeps_its_end() -> None:
+    assert printable_sentence("short\n") == r"short\n"
+    cut = printable_sentence(f"{'x' * 10**6} is no name")
+    assert cut.startswith("xxx")
+    assert cut.endswith("xxx is no name")
+    assert len(cut) < MOST_LINE
+    assert len(printable_sentence("\x1b" * 10**6)) == MOST_LINE
 
 
 class _Mute:
