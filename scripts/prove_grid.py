@@ -96,7 +96,7 @@ def measure(problem: Problem, record: Record, kind: str, others: Sequence[Candid
     runs += [Run("known", candidate=other) for other in others if other != record.candidate]
     entrants = [run.candidate for run in runs if run.candidate is not None]
     wait([executor.compile(problem, entrant) for entrant in entrants])
-    raced(runs, executor.race(problem, entrants, ROUNDS).result())
+    raced(runs, executor.race(problem, entrants, ROUNDS, decide_s=0.0).result())
     best = min(runs, key=lambda run: run.regret or float("inf"))
     return {
         "problem": str(problem),

@@ -52,6 +52,7 @@ from tuner.cli.options import seconds as seconds_of
 from tuner.device import has_gpu
 from tuner.evaluate.executor import Executor, Race
 from tuner.evaluate.paired import slower
+from tuner.evaluate.timing import cycle
 from tuner.evaluate.wire import candidate_from_json, candidate_to_json
 from tuner.moments import now
 from tuner.search.driver import search
@@ -187,16 +188,25 @@ def _last_reply(printed: str) -> dict[str, Any] | None:
 def raced(runs: Sequence[Run], race: Race) -> None:
     """Fill in what the race of all winners says of each run.
 
-    The fastest is chosen by the even rounds and all are compared with it by the odd ones, and the
-    other way about: by the rounds that chose it, it would be too fast by as much as the luckiest of
-    so many is. Ten equal kernels whose rounds vary by 1 % come to a regret of 1 ± 0.001 in 100
-    rounds, by the least of their medians to 1.002; by 3 %, to 1 ± 0.0035, and to 1.006.
+    The fastest is chosen by every second cycle of rounds and all are compared with it by the
+    others, and the other way about: by the rounds that chose it, it would be too fast by as much
+    as the luckiest of so many is. Ten equal kernels whose rounds vary by 1 % come to a regret of
+    1 ± 0.001 in 100 rounds, by the least of their medians to 1.002; by 3 %, to 1 ± 0.0035, and to
+    1.006.
     """
     samples = {candidate: m.samples_ms for candidate, m in race.entrants.items()}
     if not samples:
         return
+    turn = cycle(len(race.entrants) + len(race.peers))  # in parts of which not all are alike
+
+    def half(candidate: Candidate, which: int) -> list[float]:
+        rounds = enumerate(samples[candidate])
+        return [ms for index, ms in rounds if index // turn % 2 == which]
+
+    if len(next(iter(samples.values()))) < 2 * turn:
+        turn = 1
     halves = [
-        (min(samples, key=lambda candidate: median(samples[candidate][choose::2])), judge)
+        (min(samples, key=lambda candidate: median(half(candidate, choose))), judge)
         for choose, judge in ((0, 1), (1, 0))
     ]
 
@@ -204,7 +214,7 @@ def raced(runs: Sequence[Run], race: Race) -> None:
         ratios = [
             log(own / least)
             for fastest, judge in halves
-            for own, least in zip(samples[candidate][judge::2], samples[fastest][judge::2])
+            for own, least in zip(half(candidate, judge), half(fastest, judge))
         ]
         return exp(fmean(ratios))
 
@@ -280,7 +290,7 @@ def prove(
         with opened() as executor:
             # Side by side, where the race would compile one after the other.
             wait([executor.compile(problem, winner) for winner in winners])
-            raced(runs, executor.race(problem, winners, ROUNDS).result())
+            raced(runs, executor.race(problem, winners, ROUNDS, decide_s=0.0).result())
         keep(runs)
     return runs
 

@@ -64,6 +64,8 @@ def attention(
     blind = max(0, -causal_offset) if causal else 0  # the first rows, without keys
     if sm_scale < 0:  # for which the maximum of FlashAttention-2's softmax is the minimum
         q, sm_scale = -q, -sm_scale
+    if sm_scale == 0:  # by which its hidden scores of −∞ would be multiplied
+        q, sm_scale = q * 0, 1.0
     # The rows after the blind ones are top-left again.
     seeing = q[:, :, blind:] if blind else q
     given, grouped, mask = (seeing, k, v), k.shape[1] != q.shape[1], None

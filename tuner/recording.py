@@ -57,7 +57,7 @@ def _write(
     candidates = enumerate_candidates(problem.specialization, target.hardware.capability, templates)
     trials = recalled(problem, candidates, executor, store)
     # Once more for the samples of the peers, of which the record keeps only the median.
-    race = executor.race(problem, [record.candidate], ROUNDS).result()
+    race = executor.race(problem, [record.candidate], ROUNDS, decide_s=0.0).result()
     method = (
         "medians of CUDA-event rounds after a correctness gate against fp32; slower configs were "
         "stopped early; one process per GPU"

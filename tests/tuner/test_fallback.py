@@ -21,6 +21,16 @@ ROOT = Path(__file__).parents[2]
 SHAPE = (2, 3, 20, 80)
 
 
+@pytest.mark.parametrize("offset", [0, 5, -3])
+def test_a_scale_of_zero_gives_the_mean_of_what_is_seen(offset: int) -> None:
+    q, k, v = (torch.randn(1, 2, n, 80, dtype=torch.float32) for n in (4, 9, 9))
+    out = fallback.attention(q, k, v, True, 0.0, offset)
+    for row in range(4):
+        seen = max(0, row + offset + 1)
+        expected = v[:, :, :seen].mean(2) if seen else torch.zeros(1, 2, 80)
+        torch.testing.assert_close(out[:, :, row], expected)
+
+
 def laid_out(kind: str) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
     if kind == "offset":

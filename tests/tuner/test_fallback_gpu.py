@@ -104,6 +104,20 @@ def test_fp32_keeps_its_precision_where_tf32_is_allowed(
 
 
 @pytest.mark.filterwarnings("ignore::tuner.fallback.FallbackWarning")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("offset", [0, 100, -100])
+def test_a_scale_of_zero_gives_the_mean_of_what_is_seen(dtype: torch.dtype, offset: int) -> None:
+    q = draw(2, 4, 200, 80, dtype=dtype)[0]
+    k, v = draw(2, 4, 200 + offset, 80, dtype=dtype, seed=1)[:2]
+    bshd = (t.transpose(1, 2) for t in (q, k, v))
+    out = tuner.flash_attn_func(*bshd, softmax_scale=0.0, causal=True).transpose(1, 2)
+    seen = (torch.arange(200, device="cuda") + offset + 1).clamp(min=1)
+    means = v.double().cumsum(2)[:, :, seen - 1] / seen[:, None]
+    means[:, :, : max(0, -offset)] = 0
+    torch.testing.assert_close(out.double(), means, atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.filterwarnings("ignore::tuner.fallback.FallbackWarning")
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("headdim", [36, 80, 320])

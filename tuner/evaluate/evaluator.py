@@ -75,7 +75,9 @@ class Evaluator:
             return Evaluation(candidate, _outcome(error), reason, None, seconds, seconds)
         return wire.evaluation_from_json(reply, candidate)
 
-    def race(self, problem: Problem, entrants: list[Candidate], rounds: int) -> Race:
+    def race(
+        self, problem: Problem, entrants: list[Candidate], rounds: int, decide_s: float
+    ) -> Race:
         """Race, and again without whoever killed the worker, until a race comes through."""
         left = list(dict.fromkeys(entrants))
         dropped: dict[Candidate, str] = {}
@@ -85,6 +87,7 @@ class Evaluator:
                 "problem": wire.problem_to_json(problem),
                 "entrants": [wire.candidate_to_json(candidate) for candidate in left],
                 "rounds": rounds,
+                "decide_s": decide_s,
                 "without": list(absent),
             }
             try:

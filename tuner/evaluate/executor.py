@@ -15,6 +15,7 @@ from types import TracebackType
 from kernels.attention import registry
 from kernels.attention.problem import Problem
 from kernels.attention.template import Resources
+from tuner.evaluate.timing import DECIDE_S
 from tuner.target import Target
 from tuner.trial import Candidate, Measurement, Origin, Outcome, Trial
 
@@ -114,10 +115,16 @@ class Executor(ABC):
         slower than `best_ms`."""
 
     @abstractmethod
-    def race(self, problem: Problem, entrants: Sequence[Candidate], rounds: int) -> Future[Race]:
+    def race(
+        self,
+        problem: Problem,
+        entrants: Sequence[Candidate],
+        rounds: int,
+        decide_s: float = DECIDE_S,
+    ) -> Future[Race]:
         """Time `entrants` and the peers in interleaved rounds, at least `rounds`; where there is a
         card, then the fastest entrants alone until they are told apart or shown to be tied, for
-        some seconds at most."""
+        `decide_s` at most."""
 
     @abstractmethod
     def close(self) -> None:

@@ -26,6 +26,7 @@ class Bench(Protocol):
         problem: Problem,
         entrants: Sequence[Candidate],
         rounds: int,
+        decide_s: float,
         without: Sequence[str] = (),
     ) -> Race: ...
 
@@ -70,10 +71,12 @@ def serve(target: Target, bench: Bench) -> Mapping[str, Handler]:
         problem: Mapping[str, Any],
         entrants: Sequence[Mapping[str, Any]],
         rounds: int,
+        decide_s: float,
         without: Sequence[str],
     ) -> wire.Json:
         candidates = [wire.candidate_from_json(entrant) for entrant in entrants]
-        result = bench.race(wire.problem_from_json(problem), candidates, rounds, without)
+        asked = wire.problem_from_json(problem)
+        result = bench.race(asked, candidates, rounds, decide_s, without)
         return {
             "entrants": [wire.measurement_to_json(result.entrants.get(c)) for c in candidates],
             "dropped": [result.dropped.get(c) for c in candidates],

@@ -100,11 +100,12 @@ class Laboratory:
         problem: Problem,
         entrants: Sequence[Candidate],
         rounds: int,
+        decide_s: float,
         without: Sequence[str] = (),
     ) -> Race:
         """Interleaved rounds of `entrants` and all peers but those in `without`, at least as many
         as asked for; then of the fastest entrants alone until they are told apart or known to be
-        tied.
+        tied, for `decide_s` at most.
 
         Entrants pass the gate first. What fails in an orderly way is left out with its reason.
         Before anything that can crash or hang, a note names it: the number of an entrant, or the
@@ -150,7 +151,7 @@ class Laboratory:
             interleave([*ours.values(), *theirs.values()], rounds, self._stopwatch, note)
             clock, power = self._stopwatch.sensor.take()
             beside_peers = {c: tuple(lane.samples_ms) for c, lane in ours.items()}
-            decide(list(ours.values()), self._stopwatch, note)
+            decide(list(ours.values()), self._stopwatch, note, decide_s)
         except Exception as error:
             # It ran before; whatever it is, the last note says whose it is.
             raise FatalError(describe(error)) from error

@@ -15,6 +15,7 @@ from tuner.evaluate.compile_farm import CompileFarm, available_cpus
 from tuner.evaluate.evaluator import FACTORY, SILENCE_S, Evaluator
 from tuner.evaluate.executor import Compilation, Evaluation, Executor, Race
 from tuner.evaluate.memory import refuse_for_memory
+from tuner.evaluate.timing import DECIDE_S
 from tuner.target import Target
 from tuner.trial import Candidate, Origin
 
@@ -102,8 +103,14 @@ class LocalExecutor(Executor):
     ) -> Future[Evaluation]:
         return self._threads.submit(self._evaluate, problem, candidate, best_ms)
 
-    def race(self, problem: Problem, entrants: Sequence[Candidate], rounds: int) -> Future[Race]:
-        return self._threads.submit(self._race, problem, list(entrants), rounds)
+    def race(
+        self,
+        problem: Problem,
+        entrants: Sequence[Candidate],
+        rounds: int,
+        decide_s: float = DECIDE_S,
+    ) -> Future[Race]:
+        return self._threads.submit(self._race, problem, list(entrants), rounds, decide_s)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -138,9 +145,11 @@ class LocalExecutor(Executor):
         with self._borrowed() as evaluator:
             return evaluator.evaluate(problem, candidate, best_ms)
 
-    def _race(self, problem: Problem, entrants: list[Candidate], rounds: int) -> Race:
+    def _race(
+        self, problem: Problem, entrants: list[Candidate], rounds: int, decide_s: float
+    ) -> Race:
         with self._borrowed() as evaluator:
-            return evaluator.race(problem, entrants, rounds)
+            return evaluator.race(problem, entrants, rounds, decide_s)
 
 
 def _visible(device: int) -> str:

@@ -32,6 +32,7 @@ from tuner.evaluate.evaluator import Evaluator
 from tuner.evaluate.executor import Compilation, Evaluation, Executor, Race
 from tuner.evaluate.memory import refuse_for_memory
 from tuner.evaluate.parcels import Parcel
+from tuner.evaluate.timing import DECIDE_S
 from tuner.target import Target
 from tuner.trial import Candidate, Origin, Outcome
 
@@ -152,9 +153,15 @@ class RayExecutor(Executor):
         assert self._threads is not None
         return self._threads.submit(self._evaluate, problem, candidate, best_ms)
 
-    def race(self, problem: Problem, entrants: Sequence[Candidate], rounds: int) -> Future[Race]:
+    def race(
+        self,
+        problem: Problem,
+        entrants: Sequence[Candidate],
+        rounds: int,
+        decide_s: float = DECIDE_S,
+    ) -> Future[Race]:
         assert self._threads is not None
-        return self._threads.submit(self._race, problem, list(entrants), rounds)
+        return self._threads.submit(self._race, problem, list(entrants), rounds, decide_s)
 
     def close(self) -> None:
         if self._closed.is_set():
@@ -202,10 +209,12 @@ class RayExecutor(Executor):
             return Evaluation(candidate, Outcome.CRASHED, str(error))
         return result
 
-    def _race(self, problem: Problem, entrants: list[Candidate], rounds: int) -> Race:
+    def _race(
+        self, problem: Problem, entrants: list[Candidate], rounds: int, decide_s: float
+    ) -> Race:
         try:
             binaries = self._compiled(problem, entrants)
-            result: Race = self._ask("race", (problem, entrants, rounds), binaries)
+            result: Race = self._ask("race", (problem, entrants, rounds, decide_s), binaries)
         except _LostError as error:
             return Race({}, dropped=dict.fromkeys(entrants, f"{Outcome.CRASHED.value}: {error}"))
         return result
@@ -316,10 +325,15 @@ class _Actor:
         return self._evaluator.evaluate(problem, candidate, best_ms)
 
     def race(
-        self, problem: Problem, entrants: list[Candidate], rounds: int, *binaries: Parcel
+        self,
+        problem: Problem,
+        entrants: list[Candidate],
+        rounds: int,
+        decide_s: float,
+        *binaries: Parcel,
     ) -> Race:
         self._accept(binaries)
-        return self._evaluator.race(problem, entrants, rounds)
+        return self._evaluator.race(problem, entrants, rounds, decide_s)
 
     def _accept(self, binaries: Sequence[Parcel]) -> None:
         for parcel in binaries:

@@ -17,6 +17,7 @@ from tuner.evaluate import gpu_worker, wire
 from tuner.evaluate.child import Handler
 from tuner.evaluate.executor import Compilation, Evaluation, Executor, Race
 from tuner.evaluate.replay import ReplayExecutor
+from tuner.evaluate.timing import DECIDE_S
 from tuner.trial import Candidate, Origin, Outcome, Trial
 
 GPU_FACTORY = "tuner.evaluate.rehearsal:evaluating"
@@ -68,8 +69,14 @@ class Rehearsal(Executor):
     ) -> Future[Evaluation]:
         return self._processes.evaluate(problem, candidate, best_ms)
 
-    def race(self, problem: Problem, entrants: Sequence[Candidate], rounds: int) -> Future[Race]:
-        return self._processes.race(problem, entrants, rounds)
+    def race(
+        self,
+        problem: Problem,
+        entrants: Sequence[Candidate],
+        rounds: int,
+        decide_s: float = DECIDE_S,
+    ) -> Future[Race]:
+        return self._processes.race(problem, entrants, rounds, decide_s)
 
     def close(self) -> None:
         self._processes.close()
@@ -120,9 +127,10 @@ class _Replay:
         problem: Problem,
         entrants: Sequence[Candidate],
         rounds: int,
+        decide_s: float,
         without: Sequence[str] = (),  # noqa: ARG002 – recorded peers do not crash
     ) -> Race:
-        return self._recorded.race(problem, entrants, rounds).result()
+        return self._recorded.race(problem, entrants, rounds, decide_s).result()
 
 
 def _recorded(folder: str | None) -> ReplayExecutor:

@@ -18,7 +18,7 @@ from tuner.device import has_gpu
 from tuner.evaluate.executor import Compilation, Evaluation, Executor, Race
 from tuner.evaluate.space_file import RecordedSpace, read_folder
 from tuner.evaluate.t4 import SpaceError
-from tuner.evaluate.timing import spread
+from tuner.evaluate.timing import DECIDE_S, spread
 from tuner.liveness import unserved
 from tuner.trial import Candidate, Origin, Outcome, Trial
 
@@ -145,7 +145,13 @@ class ReplayExecutor(Executor):
             )
         )
 
-    def race(self, problem: Problem, entrants: Sequence[Candidate], rounds: int) -> Future[Race]:
+    def race(
+        self,
+        problem: Problem,
+        entrants: Sequence[Candidate],
+        rounds: int,
+        decide_s: float = DECIDE_S,  # noqa: ARG002 – no sample but the recorded ones
+    ) -> Future[Race]:
         """The recorded samples drawn anew, with replacement: `rounds` of every entrant and peer."""
         raced, dropped = {}, {}
         for candidate in entrants:

@@ -11,7 +11,7 @@ from statistics import median
 
 from tuner.evaluate import paired
 from tuner.evaluate.stopwatch import Launch, Stopwatch
-from tuner.evaluate.timing import balanced, cycle, launches_per_sample
+from tuner.evaluate.timing import DECIDE_S, balanced, cycle, launches_per_sample
 
 # Longer than in a first timing, since a few per cent are at stake.
 SAMPLE_MS = 15.0
@@ -25,10 +25,8 @@ WARM_UP_MS = 400.0
 # times a race: by then the clock is not odd, it is what there is.
 ODD_CLOCK = 0.05
 MOST_REPEATS = 4
-# What it may take to tell the fastest apart. A round differs from the next by 3 %, of which half a
-# per cent is left after some 100 rounds of two lanes.
-DECIDE_S = 4.0
-_AT_ONCE = 8  # rounds of those between two looks at who is left
+# Rounds of the fastest alone between two looks at who is left.
+_AT_ONCE = 8
 
 
 @dataclass
@@ -61,15 +59,19 @@ def interleave(
         lanes: prepared ones.
         rounds: how many at least. There are whole cycles of them, in which all are treated alike.
         announce: told a lane's name before it runs.
-        warm_up_ms: how long all run, at least once each, before the first round.
+        warm_up_ms: how long all run before the first round, at least once each, unless it is 0:
+            then they have just run, and have samples.
     """
     if not lanes:
         return
-    bursts = max(1, round(warm_up_ms / (SAMPLE_MS * len(lanes))))
-    launch_ms = []
-    for lane in lanes:
-        announce(lane.name)
-        launch_ms.append(stopwatch(lane.launch, bursts * lane.launches))
+    if warm_up_ms:
+        bursts = max(1, round(warm_up_ms / (SAMPLE_MS * len(lanes))))
+        launch_ms = []
+        for lane in lanes:
+            announce(lane.name)
+            launch_ms.append(stopwatch(lane.launch, bursts * lane.launches))
+    else:
+        launch_ms = [median(lane.samples_ms) for lane in lanes]
     slow = [ms > FAR_SLOWER * min(launch_ms) for ms in launch_ms]
     sensor = stopwatch.sensor
     sensor.take()  # forget what was read during the warm-up
@@ -83,7 +85,7 @@ def interleave(
         nonlocal last
         first = sensor.readings
         places = list(range(len(lanes)))
-        random.Random(index // turn).shuffle(places)
+        random.Random((before + index) // turn).shuffle(places)
         for place in balanced(len(lanes), index):
             position = places[place]
             lane = lanes[position]

@@ -49,10 +49,15 @@ class Budget:
         before the hard deadline."""
         return self._last_call
 
+    def part(self, problems: int) -> float:
+        """Seconds of the first of `problems` still to be searched: its equal part of what is
+        left."""
+        return self.left / max(1, problems)
+
     def share(self, problems: int) -> float:
         """When, on the clock, the first of `problems` still to be searched should go to its finals:
         its equal share of what is left, less what these take."""
-        part = self.left / max(1, problems)
+        part = self.part(problems)
         return self.clock() + part - _reserve(part)
 
 

@@ -144,8 +144,10 @@ class _Search:
         nearest = neighbours.nearest(problem, others, exploration.candidates)
         exploration.require([*own, *nearest])
         self._forerunner.plan(self._coming(index), self._foreseen(index))
+        end = self._budget.clock() + self._budget.part(problems)
         exploration.run(self._observer, index, len(self._problems), self._budget, problems)
-        final = begin(exploration, incumbent, self._rounds, self._observer)
+        left = end - self._budget.clock()
+        final = begin(exploration, incumbent, self._rounds, left, self._observer)
         self._racing.append(_Racing(index, exploration, final, time.monotonic() - began))
         self._look_ahead(index)
         # A race keeps one GPU. Where there are more, the next problem begins on those.

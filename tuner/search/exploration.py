@@ -162,9 +162,9 @@ class Exploration:
             )
         )  # fmt: skip
         self.cut_short = True
-        self._submit()
-        samplers.warm_up(self._sampler)  # while the first candidates are compiled
         try:
+            self._submit()
+            samplers.warm_up(self._sampler)  # while the first candidates are compiled
             while self._submit():
                 paused = budget.clock()
                 waiting = not self._evaluating

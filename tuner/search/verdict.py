@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from tuner.evaluate.executor import Race
-from tuner.evaluate.timing import spread
+from tuner.evaluate.timing import DECIDE_S, spread
 from tuner.moments import now
 from tuner.record import Record, Rival
 from tuner.search import finals
@@ -20,6 +20,9 @@ from tuner.trial import Candidate, Outcome
 
 # The fastest of the exploration that reach the finals; those that must be tried join them.
 FINALISTS = 4
+# By simulation of six entrants and three peers: a round, and what comes before the first.
+_ROUND_S, _PREPARING_S = 0.3, 1.0
+_FEW_ROUNDS = 8  # where there is no time for more
 # What the note of a record says of a search whose time was up early.
 CUT_SHORT = "cut short"
 
@@ -41,7 +44,11 @@ class Final:
 
 
 def begin(
-    exploration: Exploration, incumbent: Record | None, rounds: int, observer: Observer
+    exploration: Exploration,
+    incumbent: Record | None,
+    rounds: int,
+    seconds: float,
+    observer: Observer,
 ) -> Final | None:
     """Start to race the finalists; None if there is none, or if the time was up before all that
     must be tried was: a record must not be worse than what serves the problem without it.
@@ -50,6 +57,8 @@ def begin(
 
     Args:
         incumbent: from `incumbent_of`.
+        rounds: beside the peers, at least; fewer where there is little time.
+        seconds: that the finals should take.
     """
     if exploration.missing:
         return None
@@ -62,11 +71,21 @@ def begin(
     entrants |= dict.fromkeys(c for c in exploration.required if c in ranked)
     if not entrants:
         return None
+    rounds, decide_s = _course(rounds, seconds)
     observer(FinalsStarted(exploration.problem, len(entrants), rounds))
-    race = exploration.executor.race(exploration.problem, list(entrants), rounds)
+    race = exploration.executor.race(exploration.problem, list(entrants), rounds, decide_s)
     final = Final(exploration, race, default, incumbent, time.monotonic())
     race.add_done_callback(final.stop)
     return final
+
+
+def _course(rounds: int, seconds: float) -> tuple[int, float]:
+    """How many rounds beside the peers, and how long the fastest go on alone, if that shall take
+    `seconds` together."""
+    if seconds < _PREPARING_S + rounds * _ROUND_S:
+        rounds = min(rounds, _FEW_ROUNDS)
+    left = seconds - _PREPARING_S - rounds * _ROUND_S
+    return rounds, min(DECIDE_S, max(0.0, left))
 
 
 def crown(final: Final) -> Record | None:

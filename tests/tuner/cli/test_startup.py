@@ -90,7 +90,7 @@ def test_a_paragraph_of_help_breaks_only_where_it_must(
     tuner: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
-    assert "tell the winner from another. The default" in tuner("show", "--help").out
+    assert "might crown another: of those that the rounds" in tuner("show", "--help").out
     assert "how far that record is, and what tuning" in tuner("--help").out
 
 

@@ -142,6 +142,27 @@ def test_those_that_are_alike_are_raced_for_some_seconds_only() -> None:
     assert sum(len(lane.samples_ms) > 40 for lane in lanes) >= 2
 
 
+def test_cycles_have_other_neighbours_also_when_some_go_on() -> None:
+    ran: list[str] = []
+
+    class Stopwatch:
+        sensor = Sensor(None)
+
+        def __call__(self, launch: Callable[[], object], launches: int) -> float:
+            launch()
+            return 15.0
+
+    lanes = [Lane(name, lambda name=name: ran.append(name), 1) for name in "abcdef"]  # type: ignore[misc]
+    interleave(lanes, 6, Stopwatch())
+    cycles = set()
+    for _ in range(8):
+        ran.clear()
+        interleave(lanes, 6, Stopwatch(), warm_up_ms=0)
+        assert len(ran) == 36  # none of them to warm up
+        cycles.add("".join(ran))
+    assert len(cycles) > 4
+
+
 def test_nothing_is_run_where_there_is_nothing_to_tell() -> None:
     track = Racetrack(noise=0.0)
     for lanes in ([], track.lanes(1.0), track.lanes(1.0, 1.0), track.lanes(1.0, 1.01)):

@@ -122,7 +122,9 @@ class ToyExecutor(Executor):
             Evaluation(candidate, Outcome.OK, "", self.measure(problem, candidate, 5), 0.1)
         )
 
-    def race(self, problem: Problem, entrants: Sequence[Candidate], rounds: int) -> Future[Race]:
+    def race(
+        self, problem: Problem, entrants: Sequence[Candidate], rounds: int, decide_s: float = 0.0
+    ) -> Future[Race]:
         self.raced += entrants
         return _done(
             Race(

@@ -30,7 +30,9 @@ class Racing(ToyExecutor):
         self.under_way: list[threading.Timer] = []
         self.most = 0
 
-    def race(self, problem: Problem, entrants: Sequence[Candidate], rounds: int) -> Future[Race]:
+    def race(
+        self, problem: Problem, entrants: Sequence[Candidate], rounds: int, decide_s: float = 0.0
+    ) -> Future[Race]:
         result = super().race(problem, entrants, rounds).result()
         future: Future[Race] = Future()
         timer = threading.Timer(0.3, lambda: future.set_result(result))
@@ -67,7 +69,11 @@ def test_what_was_interrupted_during_finals_races_again_and_tries_nothing(
 ) -> None:
     class Interrupted(Racing):
         def race(
-            self, problem: Problem, entrants: Sequence[Candidate], rounds: int
+            self,
+            problem: Problem,
+            entrants: Sequence[Candidate],
+            rounds: int,
+            decide_s: float = 0.0,
         ) -> Future[Race]:
             if self.raced:
                 raise KeyboardInterrupt

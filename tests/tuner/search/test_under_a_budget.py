@@ -11,6 +11,7 @@ import pytest
 from kernels.attention.config import Config
 from kernels.attention.problem import Problem
 from tuner.evaluate.executor import Compilation, Evaluation, Race
+from tuner.evaluate.timing import DECIDE_S
 from tuner.record import Record
 from tuner.search.driver import search
 from tuner.search.events import Event, ProblemEnded, ProblemSkipped, ProblemStarted, TrialEnded
@@ -55,7 +56,7 @@ class SlowExecutor(ToyExecutor):
 
         return self.gpu.submit(work)
 
-    def race(self, problem, entrants, rounds) -> Future[Race]:
+    def race(self, problem, entrants, rounds, decide_s=0.0) -> Future[Race]:
         self.races[problem] = list(entrants)
         inner = super().race
 
@@ -121,6 +122,27 @@ def test_the_first_problem_is_cut_short_says_so_and_is_revisited(
     if again and again[-1].record:
         assert found[0] == again[-1].record
         assert ended[0].record.uid in again[-1].record.supersedes
+
+
+def test_finals_take_no_longer_than_there_is_time_for(toy: ToyTemplate, store: Store) -> None:
+    courses: list[tuple[int, float]] = []
+
+    class Noting(ToyExecutor):
+        def race(self, problem, entrants, rounds, decide_s=0.0) -> Future[Race]:
+            courses.append((rounds, decide_s))
+            return super().race(problem, entrants, rounds, decide_s)
+
+    def course(seqlen: int, **options) -> tuple[int, float]:
+        search([problem(seqlen)], Noting(), store, (), Options(trials=8, **options))
+        return courses[-1]
+
+    rounds = Options().rounds
+    assert course(512) == (rounds, DECIDE_S)
+    assert course(1024, budget_s=600.0) == (rounds, DECIDE_S)
+    few, decide_s = course(2048, budget_s=5.0)
+    assert few < rounds
+    assert 0 < decide_s < 2
+    assert course(4096, budget_s=2.0) == (few, 0.0)
 
 
 def test_a_problem_whose_default_is_not_there_in_time_leaves_no_record(
