@@ -325,13 +325,9 @@ class _Actor:
         return self._evaluator.evaluate(problem, candidate, best_ms)
 
     def race(
-        self,
-        problem: Problem,
-        entrants: list[Candidate],
-        rounds: int,
-        decide_s: float,
+        self, problem: Problem, entrants: list[Candidate], rounds: int, decide_s: float,
         *binaries: Parcel,
-    ) -> Race:
+    ) -> Race:  # fmt: skip
         self._accept(binaries)
         return self._evaluator.race(problem, entrants, rounds, decide_s)
 

@@ -18,12 +18,6 @@ from tuner.store.schema import HEAD, REVISIONS, records, trials, version
 # Alembic keeps the migration in progress in global variables.
 _alembic = threading.Lock()
 
-_COMPUTED = text(
-    "select exists (select 1 from sqlite_master"
-    " where type = 'table' and name = :name and coalesce(rootpage, 0) = 0)"
-    " or exists (select 1 from pragma_table_xinfo(:name) where hidden != 0)"
-)
-
 MIGRATIONS = Path(__file__).with_name("migrations")
 
 
@@ -63,7 +57,14 @@ def revision(connection: Connection, location: str) -> str | None:
 def _check_plain(connection: Connection, location: str, table: str) -> None:
     """Refuse a file whose table is computed when it is read, which may take for ever."""
     # Virtual tables have no page of their own; of columns, the generated ones are hidden.
-    if connection.dialect.name == "sqlite" and connection.scalar(_COMPUTED, {"name": table}):
+    if connection.dialect.name == "sqlite" and connection.scalar(
+        text(
+            "select exists (select 1 from sqlite_master"
+            " where type = 'table' and name = :name and coalesce(rootpage, 0) = 0)"
+            " or exists (select 1 from pragma_table_xinfo(:name) where hidden != 0)"
+        ),
+        {"name": table},
+    ):
         raise StoreError(
             f"{location} is damaged: {table} is no plain table; restore a backup of it"
         )
