@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from kernels.attention import registry
 from kernels.attention.config import Config
 from kernels.attention.problem import Problem
 from scripts import prove_grid
@@ -16,21 +14,10 @@ from scripts.prove_grid import Row, prove, proven_by, rivals, table
 from scripts.prove_search import Run
 from tests.tuner.search.conftest import ToyExecutor, ToyTemplate, problem, record
 from tuner.evaluate.space_file import read_folder
-from tuner.search import candidates
 from tuner.trial import Candidate
 
 BEST = Candidate("toy", Config(BLOCK_M=128, BLOCK_N=64, num_stages=3, flag=True))
 WORSE = Config(BLOCK_M=128, BLOCK_N=64, num_stages=2, flag=True)  # by a tenth
-
-
-@pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[ToyTemplate]:
-    template = ToyTemplate()
-    monkeypatch.setattr(registry, "names", lambda: ("toy",))
-    monkeypatch.setattr(registry, "get", lambda name: template)
-    candidates.enumerate_candidates.cache_clear()
-    yield template
-    candidates.enumerate_candidates.cache_clear()
 
 
 def test_the_nearest_spaces_have_the_first_say() -> None:

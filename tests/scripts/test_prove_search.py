@@ -6,21 +6,18 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 
-from kernels.attention import registry
 from kernels.attention.config import Config
 from scripts import prove_search
 from scripts.prove_search import Run, prove, raced, table
 from tests.tuner.search.conftest import ToyExecutor, ToyTemplate, problem
 from tuner.evaluate.executor import Race
 from tuner.evaluate.wire import candidate_to_json
-from tuner.search import candidates
 from tuner.trial import Candidate, Measurement
 
 P = problem()
@@ -30,16 +27,6 @@ OTHER = Candidate("toy", Config(BLOCK_M=1))
 
 def measured(samples: list[float], tflops: float = 400.0) -> Measurement:
     return Measurement(sorted(samples)[len(samples) // 2], 0.0, tuple(samples), tflops, 0.0)
-
-
-@pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[ToyTemplate]:
-    template = ToyTemplate()
-    monkeypatch.setattr(registry, "names", lambda: ("toy",))
-    monkeypatch.setattr(registry, "get", lambda name: template)
-    candidates.enumerate_candidates.cache_clear()
-    yield template
-    candidates.enumerate_candidates.cache_clear()
 
 
 def test_ours_and_exhaustive_start_cold_and_their_winners_race(toy: ToyTemplate) -> None:

@@ -63,8 +63,7 @@ class Forerunner:
         ]
 
     def note(self, compiled: Compilation, specialization: Specialization) -> float:
-        """Take note of a compilation that somebody waited for; its CPU seconds, 0 if it cost none
-        since it is known."""
+        """Take note of a compilation that has ended; its CPU seconds, 0 if it is known already."""
         binary = compiled.candidate, specialization
         if binary in self._ended:
             return 0.0

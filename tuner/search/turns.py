@@ -47,6 +47,7 @@ class Turns:
         self._store = store
         self._options = options
         self._forerunner = forerunner
+        self._candidates: dict[Problem, CandidateSet] = {}
 
     def open(self, problem: Problem, seeds: Sequence[Record]) -> Exploration | Skip:
         """The exploration of `problem`, not yet run, or why there is none.
@@ -74,9 +75,12 @@ class Turns:
         )  # fmt: skip
 
     def candidates(self, problem: Problem) -> CandidateSet:
-        """What may be tried for `problem`, and by this executor."""
-        everything = self._enumerated(problem)
-        return everything.only(lambda c: self._executor.lack(problem, c) is None)
+        """What may be tried for `problem`, and by this executor; asked again and again."""
+        if problem not in self._candidates:
+            self._candidates[problem] = self._enumerated(problem).only(
+                lambda candidate: self._executor.lack(problem, candidate) is None
+            )
+        return self._candidates[problem]
 
     def _enumerated(self, problem: Problem) -> CandidateSet:
         capability = self._executor.target.hardware.capability

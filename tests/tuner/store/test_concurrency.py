@@ -48,6 +48,34 @@ def run_together(path, gate, writers, each):
     return acknowledged
 
 
+def eight_at_once(code, folder, word):
+    """What eight processes print that run `code` on `folder`, each with a number of its own, once
+    all are ready and were told a word."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(folder), str(number)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(8)
+    ]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    said = f"{word()}\n"
+    for process in processes:
+        process.stdin.write(said)
+        process.stdin.flush()
+    printed = []
+    for process in processes:
+        out, errors = process.communicate(timeout=120)
+        assert (process.returncode, errors) == (0, "")
+        printed.append(out)
+    return printed
+
+
 def numbers(store):
     return {record.candidate.config["number"] for record in store.records()}
 
@@ -90,28 +118,8 @@ with Store.open(path) as store:
 def test_8_writers_of_the_same_rows_leave_the_latest_and_add_each_record_once(tmp_path):
     path = tmp_path / "configs.db"
     Store.open(path).close()
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", SAME_ROWS, str(path), str(number)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(8)
-    ]
-    for process in processes:
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    added = []
-    for process in processes:
-        out, errors = process.communicate(timeout=120)
-        assert (process.returncode, errors) == (0, "")
-        added += [int(line) for line in out.split()]
-    assert sorted(added) == list(range(120))
+    printed = eight_at_once(SAME_ROWS, path, lambda: "go")
+    assert sorted(int(line) for out in printed for line in out.split()) == list(range(120))
     with Store.open(path, create=False) as store:
         assert numbers(store) == set(range(120))
         latest = 319
@@ -142,26 +150,7 @@ for attempt in range(5):
 
 
 def test_8_processes_create_one_database_at_once(tmp_path):
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", CREATE, str(tmp_path), str(number)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(8)
-    ]
-    for process in processes:
-        assert process.stdout.readline() == "ready\n"
-    start = f"{time.time() + 0.2}\n"
-    for process in processes:
-        process.stdin.write(start)
-        process.stdin.flush()
-    for process in processes:
-        _, errors = process.communicate(timeout=120)
-        assert (process.returncode, errors) == (0, "")
+    eight_at_once(CREATE, tmp_path, lambda: time.time() + 0.2)
     for attempt in range(5):
         path = tmp_path / str(attempt) / "configs.db"
         with Store.open(path, create=False) as store:
