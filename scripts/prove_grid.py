@@ -24,12 +24,13 @@ from concurrent.futures import wait
 from math import exp, log, log2
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 # This folder for its modules: a package called `scripts` may be installed, and hides it.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
+from kernels.attention.printable import shown
 from kernels.attention.problem import Problem
 from tuner.cli.failure import CommandError
 from tuner.cli.options import seconds as seconds_of
@@ -58,6 +59,7 @@ ROUNDS = 50
 RACE_S = 30.0  # kept for the race of one problem
 
 Row = dict[str, Any]
+Found = TypeVar("Found")
 
 
 def fastest(space: RecordedSpace, count: int = BEST_OF_SPACE) -> list[Candidate]:
@@ -154,23 +156,59 @@ def table(rows: Sequence[Row], records: int) -> str:
     return "\n\n".join(["\n".join(lines), *below])
 
 
-def proven_by(path: Path | None) -> dict[Problem, list[Candidate]]:
-    """The winners of whole exhaustive searches, by what prove_search.py wrote."""
+def proven_by(report: dict[str, Any]) -> dict[Problem, list[Candidate]]:
+    """The winners of whole exhaustive searches, by what prove_search.py wrote.
+
+    Raises:
+        LookupError, TypeError, ValueError: it wrote no such thing.
+    """
     found: dict[Problem, list[Candidate]] = {}
-    if path is not None:
-        report = json.loads(path.read_text())
-        for name, runs in kept(report, report["target"]).items():
-            words = name.split()
-            problem = Problem.on_grid(
-                int(words[0][1:]), int(words[1][1:]), words[2] == "causal", words[3]
-            )
-            assert str(problem) == name
-            found[problem] = [
-                run.candidate
-                for run in runs
-                if run.contestant == "exhaustive" and run.candidate is not None
-            ]
+    for name, runs in kept(report, report["target"]).items():
+        words = name.split()
+        problem = Problem.on_grid(
+            int(words[0][1:]), int(words[1][1:]), words[2] == "causal", words[3]
+        )
+        found[problem] = [
+            run.candidate
+            for run in runs
+            if run.contestant == "exhaustive" and run.candidate is not None
+        ]
     return found
+
+
+def rows_of(report: list[Row]) -> list[Row]:
+    """The rows that this script wrote.
+
+    Raises:
+        LookupError, TypeError, ValueError: it wrote no such thing.
+    """
+    for row in report:
+        if not isinstance(row["problem"], str) or row["kind"] not in ("own", "near"):
+            raise ValueError("a row names no problem")
+        if (row["regret"] or 1.0) < 1.0 or (row["tflops"] or 1.0) < 0.0 or row["raced"] < 0:
+            raise ValueError("a row has figures that cannot be")
+        _ = row["note"].replace, row["record"], row["best"]
+    return report
+
+
+def written(
+    parser: argparse.ArgumentParser,
+    option: str,
+    path: Path | None,
+    read: Callable[[Any], Found],
+) -> Found | None:
+    """What `read` makes of the JSON in `path`; None where none is named, or no output is there."""
+    if path is None or (option == "--output" and not path.exists()):
+        return None
+    try:
+        return read(json.loads(path.read_text()))
+    except OSError as error:
+        parser.error(f"{option} is {shown(str(path), 300)}, but cannot be read: {error.strerror}")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        parser.error(
+            f"{option} is {shown(str(path), 300)}, but must be a file that "
+            f"{'this script' if option == '--output' else 'prove_search.py'} wrote: {error}"
+        )
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -189,12 +227,12 @@ def main(words: Sequence[str] | None = None) -> None:
     if not arguments.database.exists():
         parser.error(f"{arguments.database} does not exist")
     refusals.output(parser, arguments.output)
+    rows = written(parser, "--output", arguments.output, rows_of) or []
+    proven = written(parser, "--proof", arguments.proof, proven_by) or {}
     if not has_gpu():
         parser.error("this measures, but there is no NVIDIA GPU here")
 
     from tuner.evaluate.local import LocalExecutor
-
-    rows: list[Row] = json.loads(arguments.output.read_text()) if arguments.output.exists() else []
 
     def keep() -> None:
         write_atomically(arguments.output, json.dumps(rows, indent=1) + "\n")
@@ -216,8 +254,7 @@ def main(words: Sequence[str] | None = None) -> None:
             if space.header.target.hardware.capability == hardware.capability
         ]
         prove(
-            records, spaces, proven_by(arguments.proof), executor,
-            lambda: end - time.monotonic(), rows, keep,
+            records, spaces, proven, executor, lambda: end - time.monotonic(), rows, keep,
         )  # fmt: skip
     print(table(rows, len(records)))
 

@@ -16,6 +16,7 @@ rivals, which take all the time they get, share it with those after them. The JS
 every contestant, so that whatever was measured is there. With --add, what OUTPUT holds is kept, but
 for searches that were cut short, and its winners race too: so all of it can be had in parts, each
 as short as its --budget and what a race takes. What rivals print is beside OUTPUT, as NAME.log.
+With --spaces, all that an exhaustive search tried is kept, too, as `tuner record` would write it.
 """
 
 from __future__ import annotations
@@ -55,9 +56,11 @@ from tuner.evaluate.paired import slower
 from tuner.evaluate.timing import cycle
 from tuner.evaluate.wire import candidate_from_json, candidate_to_json
 from tuner.moments import now
+from tuner.recording import write_spaces
 from tuner.search.driver import search
 from tuner.search.events import Event, ProblemEnded, TrialEnded
 from tuner.search.options import Options
+from tuner.search.verdict import CUT_SHORT
 from tuner.store.database import Store
 from tuner.store.files import write_atomically
 from tuner.trial import Candidate
@@ -91,8 +94,18 @@ def cold() -> Iterator[Path]:
         yield Path(folder)
 
 
-def searched(problem: Problem, opened: Opener, options: Options, contestant: str) -> Run:
-    """A search of ours from an empty database and an empty cache."""
+def searched(
+    problem: Problem,
+    opened: Opener,
+    options: Options,
+    contestant: str,
+    spaces: Path | None = None,
+) -> Run:
+    """A search of ours from an empty database and an empty cache.
+
+    Args:
+        spaces: where all that it tried is written to, if it was not cut short.
+    """
     run = Run(contestant, options.seed)
 
     def watch(event: Event) -> None:
@@ -109,6 +122,8 @@ def searched(problem: Problem, opened: Opener, options: Options, contestant: str
                 options = replace(options, budget_s=max(1.0, left))
             (record,) = search([problem], executor, store, [], options, watch)
             run.seconds = time.monotonic() - began
+            if spaces is not None and record is not None and CUT_SHORT not in record.note:
+                write_spaces(problem, record, executor, store, spaces)
     if record is None:
         run.note = "nothing was recorded"
     else:
@@ -248,6 +263,7 @@ def prove(
     keep: Callable[[list[Run]], None],
     earlier: Sequence[Run] = (),
     logs: Callable[[str], IO[str]] | None = None,
+    spaces: Path | None = None,
 ) -> list[Run]:
     """All contestants on one shape.
 
@@ -258,6 +274,7 @@ def prove(
         keep: told what there is after each contestant.
         earlier: runs that are there already. They race, and are not made again.
         logs: opens the file for what a rival complains of.
+        spaces: where what the exhaustive search tried is written to.
     """
     runs = list(earlier)
     there = {(run.contestant, run.seed) for run in runs}
@@ -279,7 +296,8 @@ def prove(
             options = Options(
                 trials if contestant == "ours" else None, limit, sampler, seed, force=True
             )
-            runs.append(searched(problem, opened, options, contestant))
+            into = spaces if contestant == "exhaustive" else None
+            runs.append(searched(problem, opened, options, contestant, into))
         else:
             log = logs(contestant) if logs else None
             beside = _best(runs) if contestant == "helion" else None
@@ -313,9 +331,12 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--budget", default="25m", help="time for all of it")
     parser.add_argument("--add", action="store_true", help="to what OUTPUT holds already")
     parser.add_argument("--output", type=Path, default=Path("prove.json"))
+    parser.add_argument("--spaces", type=Path, help="folder for all that is tried exhaustively")
     arguments = parser.parse_args(words)
     refusals.at_least(parser, 1, repeats=arguments.repeats, trials=arguments.trials)
     refusals.output(parser, arguments.output)
+    if arguments.spaces is not None:
+        refusals.folders(parser, "--spaces", [arguments.spaces])
     contestants = arguments.contestants.split(",")
     if unknown := [name for name in contestants if name not in CONTESTANTS]:
         parser.error(f"contestant is {unknown[0]!r}, but must be one of {', '.join(CONTESTANTS)}")
@@ -374,7 +395,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
         prove(
             problem, LocalExecutor, contestants, arguments.repeats, arguments.trials,
-            left, keep, results.get(str(problem), ()), logs,
+            left, keep, results.get(str(problem), ()), logs, arguments.spaces,
         )  # fmt: skip
     print(table(results))
 

@@ -41,18 +41,24 @@ def record_spaces(
     for problem in problems:
         (record,) = driver.search([problem], executor, store, [], settings, observer)
         if record is not None:
-            written += _write(problem, record, executor, store, folder, templates)
+            written += write_spaces(problem, record, executor, store, folder, templates)
     return written
 
 
-def _write(
+def write_spaces(
     problem: Problem,
     record: Record,
     executor: Executor,
     store: Store,
     folder: Path,
-    templates: tuple[str, ...] | None,
+    templates: tuple[str, ...] | None = None,
 ) -> list[Path]:
+    """One file per template of what `store` knows of `problem`, of which `record` is the winner.
+
+    Raises:
+        StoreError: the database cannot be read.
+        SpaceError, OSError: a file cannot be written.
+    """
     target = executor.target
     candidates = enumerate_candidates(problem.specialization, target.hardware.capability, templates)
     trials = recalled(problem, candidates, executor, store)

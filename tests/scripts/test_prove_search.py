@@ -17,6 +17,7 @@ from scripts import prove_search
 from scripts.prove_search import Run, prove, raced, table
 from tests.tuner.search.conftest import ToyExecutor, ToyTemplate, problem
 from tuner.evaluate.executor import Race
+from tuner.evaluate.space_file import read_folder
 from tuner.evaluate.wire import candidate_to_json
 from tuner.trial import Candidate, Measurement
 
@@ -29,7 +30,9 @@ def measured(samples: list[float], tflops: float = 400.0) -> Measurement:
     return Measurement(sorted(samples)[len(samples) // 2], 0.0, tuple(samples), tflops, 0.0)
 
 
-def test_ours_and_exhaustive_start_cold_and_their_winners_race(toy: ToyTemplate) -> None:
+def test_ours_and_exhaustive_start_cold_and_their_winners_race(
+    toy: ToyTemplate, tmp_path: Path
+) -> None:
     executors: list[ToyExecutor] = []
 
     def opened() -> ToyExecutor:
@@ -38,7 +41,8 @@ def test_ours_and_exhaustive_start_cold_and_their_winners_race(toy: ToyTemplate)
 
     kept: list[int] = []
     runs = prove(
-        P, opened, ("ours", "exhaustive"), 3, 25, lambda: 1e3, lambda runs: kept.append(len(runs))
+        P, opened, ("ours", "exhaustive"), 3, 25, lambda: 1e3,
+        lambda runs: kept.append(len(runs)), spaces=tmp_path,
     )  # fmt: skip
     assert [(run.contestant, run.seed) for run in runs] == [
         ("ours", 0), ("ours", 1), ("ours", 2), ("exhaustive", 0),
@@ -47,6 +51,9 @@ def test_ours_and_exhaustive_start_cold_and_their_winners_race(toy: ToyTemplate)
     assert [run.evaluations for run in runs[:3]] == [25, 25, 25]
     assert runs[3].evaluations > 100
     assert runs[3].candidate == BEST
+    (space,) = read_folder(tmp_path)  # of the exhaustive search alone
+    assert space.header.problem == P
+    assert len(space.trials) >= runs[3].evaluations
     assert all(run.regret is not None and run.regret < 1.06 for run in runs)
     assert min(run.regret for run in runs if run.regret) == 1.0
     assert BEST in executors[-1].raced
@@ -112,7 +119,9 @@ def test_rivals_share_what_is_left_and_ours_does_not(
         beside.append(best)
         return Run(contestant)
 
-    def searched(of: object, opened: object, options: object, contestant: str) -> Run:
+    def searched(
+        of: object, opened: object, options: object, contestant: str, spaces: object
+    ) -> Run:
         limits[contestant] = options.budget_s
         return Run(contestant, candidate=BEST)
 
