@@ -188,11 +188,11 @@ def _empty_triton_launch() -> Callable[[], object]:
 class _Nothing:
     """In place of a loaded kernel and of the driver that encodes descriptors."""
 
-    def __call__(self, blocks: int, stream: int, arguments: tuple[Any, ...]) -> None:
+    def __call__(self, *_: object) -> None:
         pass
 
-    def descriptor(self, index: int, *_: object) -> tuple[int, ...]:
-        return (index,) * 9
+    def descriptor(self, *_: object) -> Callable[[int], tuple[int, ...]]:
+        return lambda address: (address,) * 9
 
 
 @contextlib.contextmanager

@@ -164,12 +164,16 @@ def flash_attn_func(
     bhsd = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     out, lse = attention_forward(*bhsd, causal, offset, scale, return_lse, strict)
     result = out.transpose(1, 2)
-    # The layout that the next call gets; another where the order of q's strides is ambiguous.
-    if not (compiling or needs_gradients(q, k, v)) and result.stride() == empty_like(q).stride():
+    if not (compiling or needs_gradients(q, k, v)) and result.stride() == _strides_like(q):
         prepare = partial(prepared_launch, *bhsd, out, causal, offset, scale, return_lse)
         lse_shape = tuple(lse.shape) if lse is not None else None
         remember(q, k, v, causal, softmax_scale, prepare, entry, lse_shape)
     return result if lse is None else (result, lse)
+
+
+def _strides_like(q: Tensor) -> tuple[int, ...]:
+    """Of an output that `repeat` makes; others where the order of q's strides is ambiguous."""
+    return empty_like(q, device="meta").stride()  # which takes no memory
 
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -190,11 +190,20 @@ class Loaded:
         if hasattr(launcher, "arg_annotations"):  # Triton ≥ 3.7
             self._types = (launcher.arg_annotations, launcher.kernel_signature)
 
-    def __call__(self, blocks: int, stream: int, arguments: tuple[Any, ...]) -> None:
+    def __call__(
+        self,
+        blocks: int,
+        stream: int,
+        inputs: tuple[Any, ...],
+        out: int,
+        lse: int | None,
+        after: tuple[Any, ...],
+    ) -> None:
         """Enqueue `blocks` blocks on the raw `stream`.
 
-        `arguments` are all of the kernel's, constexprs included (any value), pointers as tensors or
-        addresses, each tensor descriptor replaced by the values of `descriptor`.
+        `inputs`, `out`, `lse` and `after` are all of the kernel's arguments, constexprs included
+        (any value), pointers as addresses, each tensor descriptor replaced by the values that its
+        `descriptor` gives.
         """
         hooks = self._hooks
         enter, leave = hooks.launch_enter_hook, hooks.launch_exit_hook
@@ -206,21 +215,21 @@ class Loaded:
         if self._types is None:
             self._launch(
                 blocks, 1, 1, stream, *self._head, None, None,
-                self._metadata, told, enter, leave, *arguments,
+                self._metadata, told, enter, leave, *inputs, out, lse, *after,
             )  # fmt: skip
         else:
             self._launch(
-                blocks, 1, 1, stream, *self._head,
-                self._metadata, told, enter, leave, None, None, *self._types, arguments,
+                blocks, 1, 1, stream, *self._head, self._metadata, told, enter, leave,
+                None, None, *self._types, (*inputs, out, lse, *after),
             )  # fmt: skip
 
     def descriptor(
-        self, index: int, address: int, shape: tuple[int, ...], strides: tuple[int, ...]
-    ) -> tuple[Any, ...]:
-        """The arguments that stand for the kernel's tensor descriptor number `index`.
+        self, index: int, shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> Callable[[int], tuple[Any, ...]]:
+        """What makes, of the address of a first element, which is 16-byte aligned, the arguments
+        that stand for the kernel's tensor descriptor number `index`.
 
         Args:
-            address: of the first element, 16-byte aligned.
             shape: none of it 0.
             strides: in elements; the last is 1, the others multiples of 16 bytes.
         """
@@ -230,8 +239,7 @@ class Loaded:
         meta = self._kernel.metadata.tensordesc_meta[index]
         utils = driver.active.utils
         fill = getattr(utils, "fill_tma_descriptor_tiled", None) or utils.fill_tma_descriptor
-        encoded = fill(
-            address,
+        known = (
             meta["swizzle"],
             meta["elem_size"],
             nvidia.TMA_DTYPE_DEVICE_TO_HOST[meta["elem_type"]],
@@ -240,7 +248,7 @@ class Loaded:
             list(strides),
             0,  # reads out of bounds give zeros
         )
-        return (encoded, *shape, *strides)
+        return lambda address: (fill(address, *known), *shape, *strides)
 
 
 @contextmanager

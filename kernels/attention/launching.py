@@ -7,7 +7,6 @@ addresses too, the tensor descriptors, once for each set of addresses.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -24,7 +23,7 @@ class DirectLaunch:
     """See template.Launch: hands a kernel q, k and v (as addresses, or as descriptors), out, lse,
     and the rest of its arguments."""
 
-    __slots__ = ("_after", "_before", "_blocks", "_kernel", "_shapes", "_strides")
+    __slots__ = ("_after", "_blocks", "_described", "_descriptors", "_kernel")
 
     def __init__(
         self,
@@ -42,24 +41,22 @@ class DirectLaunch:
         self._kernel = kernel
         self._blocks = blocks
         self._after = after
-        self._shapes = shapes
-        self._strides = strides
+        self._descriptors = tuple(map(kernel.descriptor, range(3), shapes, strides))
         # The kernel's arguments before out, by the addresses of q, k and v.
-        self._before: dict[tuple[int, int, int], tuple[Any, ...]] = {}
+        self._described: dict[tuple[int, int, int], tuple[Any, ...]] = {}
 
     def __call__(self, q: int, k: int, v: int, out: int, lse: int | None, stream: int) -> None:
-        before: tuple[Any, ...] = (q, k, v)
-        if self._shapes:
-            before = self._before.get((q, k, v)) or self._describe((q, k, v))
-        self._kernel(self._blocks, stream, (*before, out, lse, *self._after))
+        inputs: tuple[Any, ...] = (q, k, v)
+        if self._descriptors:
+            inputs = self._described.get((q, k, v)) or self._describe(q, k, v)
+        self._kernel(self._blocks, stream, inputs, out, lse, self._after)
 
-    def _describe(self, addresses: tuple[int, int, int]) -> tuple[Any, ...]:
-        if len(self._before) >= _KEPT:
-            self._before.clear()
-        of_each = zip(range(3), addresses, self._shapes, self._strides)
-        before = tuple(chain.from_iterable(self._kernel.descriptor(*each) for each in of_each))
-        self._before[addresses] = before
-        return before
+    def _describe(self, q: int, k: int, v: int) -> tuple[Any, ...]:
+        if len(self._described) >= _KEPT:
+            self._described.clear()
+        of_q, of_k, of_v = self._descriptors
+        described = self._described[q, k, v] = (*of_q(q), *of_k(k), *of_v(v))
+        return described
 
 
 Work = Callable[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
 
@@ -90,14 +91,21 @@ def test_a_misaligned_gradient_is_read_right(headdim: int) -> None:
         close(mine, theirs)
 
 
+@pytest.fixture
+def tf32_allowed() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
 @pytest.mark.parametrize("heads_kv", [8, 2])
 @pytest.mark.parametrize("headdims", [(64, 64), (80, 80), (30, 30), (64, 36)])
 @pytest.mark.parametrize("lengths", [(130, 130), (64, 200)])
+@pytest.mark.usefixtures("tf32_allowed")
 def test_gradients_of_fp32_keep_their_precision_where_tf32_is_allowed(
-    heads_kv: int, headdims: tuple[int, int], lengths: tuple[int, int],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    heads_kv: int, headdims: tuple[int, int], lengths: tuple[int, int]
+) -> None:
     square = torch.randn(256, 256, device="cuda")
     rounded = ((square @ square).double() - square.double() @ square.double()).abs().max()
     assert rounded > 1e-3  # plain products are TF32's

@@ -59,4 +59,5 @@ def test_what_stands_in_for_the_kernel_gets_all_its_arguments(
         hopper.HopperTemplate().default(Problem.on_grid(headdim, 128, True), 90),
     )
     descriptors = 3 * (9 - 1)  # of q, k and v, each flattened into 9 words
-    assert {len(arguments) for _, _, arguments in launched} == {len(taken) + descriptors}
+    counts = {len(inputs) + 2 + len(after) for _, _, inputs, _, _, after in launched}
+    assert counts == {len(taken) + descriptors}

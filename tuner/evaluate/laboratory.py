@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
@@ -48,6 +49,7 @@ class Laboratory:
         self._get = get
         self._peer_launches = peer_launches
         self._gates: dict[Problem, Gate] = {}
+        self._busy_until = -math.inf  # by time.perf_counter
         self._binary = lru_cache(maxsize=64)(self._compile)
 
     def evaluate(self, problem: Problem, candidate: Candidate, best_ms: float | None) -> Evaluation:
@@ -70,7 +72,8 @@ class Laboratory:
             try:
                 return self._stopwatch(partial(launch, gate.own), launches)
             finally:
-                timed += time.perf_counter() - start
+                self._busy_until = time.perf_counter()
+                timed += self._busy_until - start
 
         try:
             note("making inputs")
@@ -82,7 +85,8 @@ class Laboratory:
             if verdict.wrong:
                 return ended(Outcome.WRONG, verdict.wrong)
             self._stopwatch.sensor.take()
-            timing = take_samples(sample, best_ms)
+            rested_s = time.perf_counter() - self._busy_until
+            timing = take_samples(sample, best_ms, rested_s)
             last = gate.check_last()
         except Exception as error:
             return ended(*self._blame(error))
@@ -152,6 +156,7 @@ class Laboratory:
             clock, power = self._stopwatch.sensor.take()
             beside_peers = {c: tuple(lane.samples_ms) for c, lane in ours.items()}
             decide(list(ours.values()), self._stopwatch, note, decide_s)
+            self._busy_until = time.perf_counter()
         except Exception as error:
             # It ran before; whatever it is, the last note says whose it is.
             raise FatalError(describe(error)) from error

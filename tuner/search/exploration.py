@@ -164,16 +164,19 @@ class Exploration:
         self.cut_short = True
         try:
             self._submit()
+            idle = budget.clock()
             samplers.warm_up(self._sampler)  # while the first candidates are compiled
             while self._submit():
-                paused = budget.clock()
                 waiting = not self._evaluating
+                if any(future.done() for future in self._compiling):
+                    idle = budget.clock()  # till now it was the search that kept the GPU waiting
                 futures: list[Future[Any]] = [*self._evaluating, *self._compiling]
                 left = self._time_left(budget, problems)
                 timeout = None if math.isinf(left) else left
                 done, _ = wait(futures, timeout=timeout, return_when=FIRST_COMPLETED)
                 if waiting:
-                    self.seconds += Seconds(waiting=budget.clock() - paused)
+                    self.seconds += Seconds(waiting=budget.clock() - idle)
+                idle = budget.clock()
                 for future in futures:  # in the order of submission: the same seed, the same run
                     if future in done:
                         self._collect(future, observer, budget, began)

@@ -26,13 +26,16 @@ class Loaded:
     calls: list[tuple[int, tuple[Any, ...]]] = field(default_factory=list)
     described: list[tuple[Any, ...]] = field(default_factory=list)
 
-    def descriptor(self, index, address, shape, strides):
-        self.described.append((index, address, shape, strides))
-        return (f"descriptor {index}", *shape, *strides)
+    def descriptor(self, index, shape, strides):
+        def of(address):
+            self.described.append((index, address, shape, strides))
+            return (f"descriptor {index}", *shape, *strides)
 
-    def __call__(self, blocks, stream, arguments):
+        return of
+
+    def __call__(self, blocks, stream, inputs, out, lse, after):
         assert stream == 77
-        self.calls.append((blocks, arguments))
+        self.calls.append((blocks, (*inputs, out, lse, *after)))
 
 
 class Kernel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from itertools import pairwise, permutations
@@ -61,6 +62,16 @@ def test_a_typical_timing_takes_less_than_a_tenth_of_a_second() -> None:
     assert len(result.samples_ms) == timing.SAMPLES
     assert result.median_ms == pytest.approx(1.5, rel=0.02)
     assert kernel.spent < 80
+
+
+def test_a_card_that_rested_is_under_load_before_it_is_timed() -> None:
+    for rested_s, load_ms in ((0.1, 25), (3.0, 400), (math.inf, 400)):
+        kernel = Kernel(1.5)
+        timing.take_samples(kernel.sample, 1.5, rested_s)
+        assert kernel.spent == pytest.approx(load_ms + timing.SAMPLES * timing.SAMPLE_MS, abs=10)
+        hopeless = Kernel(3.1)
+        timing.take_samples(hopeless.sample, 1.5, rested_s)
+        assert hopeless.spent < 7  # which needs no such care
 
 
 @pytest.mark.parametrize(("ms", "budget"), [(1.2, 60), (1.4, 50), (2.5, 6), (80.0, 161)])
