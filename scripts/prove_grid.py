@@ -45,12 +45,10 @@ from tuner.trial import Candidate
 
 if TYPE_CHECKING:
     from scripts import refusals
-    from scripts.proof_report import Run, kept
-    from scripts.prove_search import raced
+    from scripts.proof_report import Run, kept, raced
 else:
     import refusals
-    from proof_report import Run, kept
-    from prove_search import raced
+    from proof_report import Run, kept, raced
 
 SPACES = Path(__file__).resolve().parent.parent / "tuner" / "spaces"
 BEST_OF_SPACE = 4

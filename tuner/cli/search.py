@@ -133,6 +133,7 @@ def search(
     latency = objective == "latency"
     if latency and db is None:
         raise CommandError("--objective is latency, but that needs a --db for its records alone")
+    samplers.begin_warm_up(sampler)
     with executor_for(backend, spaces, None, gpus, executor, ray_address, latency) as opened:
         missed = Missed(asked, opened) if from_misses else None
         problems = asked.grid() if missed is None else missed.problems

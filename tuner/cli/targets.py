@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 
 from kernels.attention.capability import supported
@@ -22,8 +23,10 @@ def choose_target(option: str | None, records: Iterable[Record]) -> tuple[Target
         CommandError: nothing fits.
     """
     latest: dict[Target, str] = {}
+    counts: Counter[Hardware] = Counter()
     for record in records:
         latest[record.target] = max(record.measured_at, latest.get(record.target, ""))
+        counts[record.target.hardware] += 1
     known = sorted(latest, key=lambda target: (latest[target], target), reverse=True)
     if option is not None:
         return _named(option, known), "--target"
@@ -33,10 +36,10 @@ def choose_target(option: str | None, records: Iterable[Record]) -> tuple[Target
     if here is not None:
         return here, "the GPU of this machine"
     if known:
-        others = "; --target names another card" if len(known) > 1 else ""
+        others = "; --target names another card" if len(counts) > 1 else ""
         return (
-            known[0],
-            f"assumed, since there is no GPU here and the latest record is of it{others}",
+            max(known, key=lambda target: counts[target.hardware]),  # of several the latest
+            f"assumed, since there is no GPU here and most records are of it{others}",
         )
     raise CommandError(
         "there is no GPU here and no record to take a target from: name one, such as --target sm_90"

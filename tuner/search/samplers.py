@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from kernels.attention.printable import shown
@@ -23,11 +24,18 @@ FAILED = "failed"
 
 
 def warm_up(name: str) -> None:
-    """Load what the first proposals of a sampler need, which can take a second."""
+    """Load what the first proposals of a sampler need, which can take two seconds."""
+    import optuna  # noqa: F401
+
     if name == "surrogate":
         import scipy.linalg
         import scipy.optimize
         import scipy.special  # noqa: F401
+
+
+def begin_warm_up(name: str) -> None:
+    """The same beside what the caller does next, such as to wait for processes that start."""
+    Thread(target=warm_up, args=(name,), name="warm-up").start()
 
 
 def create(
