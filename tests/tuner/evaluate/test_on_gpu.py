@@ -121,23 +121,30 @@ def test_the_same_config_first_and_last_agrees_within_2_percent(
 def test_the_same_config_first_and_last_in_a_session_agrees_within_2_percent(
     executor: LocalExecutor, name: str
 ) -> None:
+    """By the rounds that a record's figure comes of. A trial's own figure, of 60 ms after whatever
+    the card did before, moves with the clock that its power cap leaves."""
     candidate = default(name, PROBLEM, executor)
+    good = defaults(PROBLEM, executor)
 
-    def median_ms() -> float:
+    def raced_ms() -> float:
+        race = executor.race(PROBLEM, good, 16, decide_s=0.0).result(180)
+        assert not race.dropped
+        return race.entrants[candidate].median_ms
+
+    def tried_ms() -> float:
         evaluation = executor.evaluate(PROBLEM, candidate, None).result(120)
         assert evaluation.measurement is not None
         return evaluation.measurement.median_ms
 
-    median_ms()  # the card leaves idle
-    first = median_ms()
-    good = defaults(PROBLEM, executor)
+    tried_ms()  # the card leaves idle
+    raced, tried = raced_ms(), tried_ms()
     for kind in ("right", "slow", "nan", "illegal", "right"):
         for each in (*good, faulty(kind)):
             executor.evaluate(PROBLEM, each, None).result(120)
-    race = executor.race(PROBLEM, [*good, faulty("right")], 5).result(180)
-    assert not race.dropped
+    assert not executor.race(PROBLEM, [*good, faulty("right")], 5).result(180).dropped
     executor.evaluate(PROBLEM, faulty("illegal"), None).result(120)
-    assert median_ms() == pytest.approx(first, rel=0.02)
+    assert tried_ms() == pytest.approx(tried, rel=0.08)
+    assert raced_ms() == pytest.approx(raced, rel=0.02)
 
 
 @pytest.mark.timing
