@@ -179,19 +179,7 @@ class Store:
         Raises:
             WireError: one holds what could not be read back; then none is added.
         """
-        by_uid = {record.uid: record for record in new}
-        with self._writing() as connection:
-            for uids in _chunks(list(by_uid)):
-                query = select(*columns(records)).where(records.c.uid.in_(uids))
-                for row in connection.execute(query).mappings().all():
-                    if _whole(row, rows.record_of):
-                        by_uid.pop(row["uid"], None)
-            added = list(by_uid.values())
-            for chunk in _chunks(added):
-                # What another writer has added meanwhile is the same: the uid tells.
-                statement = upsert(connection, records)
-                connection.execute(statement, [rows.record_row(record) for record in chunk])
-        return added
+        return self.add_all(new, ())
 
     def records(self) -> list[Record]:
         """Every record, in a fixed order. Rows that are none are skipped with a warning."""
@@ -212,27 +200,21 @@ class Store:
         Raises:
             WireError: one holds what could not be read back; then none is added.
         """
-        values = [rows.trial_row(trial) for trial in new]
-        keys = list(trials.primary_key.columns)
-        same = and_(*(key == bindparam(f"same_{key.name}", type_=key.type) for key in keys))
-        # Locked, where a database has locks of rows: another writer may be about to put it right.
-        there = select(*columns(trials)).where(same).with_for_update()
+        self.add_all((), new)
+
+    def add_all(self, new_records: Iterable[Record], new_trials: Iterable[Trial]) -> list[Record]:
+        """`add_records` and `add_trials` in one transaction: all of it is added, or nothing.
+
+        Raises:
+            WireError: one holds what could not be read back.
+        """
+        by_uid = {record.uid: record for record in new_records}
+        values = [rows.trial_row(trial) for trial in new_trials]
         with self._writing() as connection:
-            for value in values:
-                key = {f"same_{column.name}": value[column.name] for column in keys}
-                row = connection.execute(there, key).mappings().first()
-                if row is not None and not _whole(row, rows.trial_of):
-                    connection.execute(delete(trials).where(same), key)
-            for chunk in _chunks(values):
-                statement = upsert(
-                    connection,
-                    trials,
-                    lambda new: or_(
-                        new.measured_at >= trials.c.measured_at,
-                        trials.c.measured_at > tomorrow(),
-                    ),
-                )
-                connection.execute(statement, list(chunk))
+            added = _insert_records(connection, by_uid) if by_uid else []
+            if values:
+                _insert_trials(connection, values)
+        return added
 
     def trials(
         self,
@@ -300,6 +282,42 @@ class Store:
                 f"since {skipped[0]}"
             )
         return result
+
+
+def _insert_records(connection: Connection, by_uid: dict[str, Record]) -> list[Record]:
+    for uids in _chunks(list(by_uid)):
+        query = select(*columns(records)).where(records.c.uid.in_(uids))
+        for row in connection.execute(query).mappings().all():
+            if _whole(row, rows.record_of):
+                by_uid.pop(row["uid"], None)
+    added = list(by_uid.values())
+    for chunk in _chunks(added):
+        # What another writer has added meanwhile is the same: the uid tells.
+        statement = upsert(connection, records)
+        connection.execute(statement, [rows.record_row(record) for record in chunk])
+    return added
+
+
+def _insert_trials(connection: Connection, values: Sequence[dict[str, Any]]) -> None:
+    keys = list(trials.primary_key.columns)
+    same = and_(*(key == bindparam(f"same_{key.name}", type_=key.type) for key in keys))
+    # Locked, where a database has locks of rows: another writer may be about to put it right.
+    there = select(*columns(trials)).where(same).with_for_update()
+    for value in values:
+        key = {f"same_{column.name}": value[column.name] for column in keys}
+        row = connection.execute(there, key).mappings().first()
+        if row is not None and not _whole(row, rows.trial_of):
+            connection.execute(delete(trials).where(same), key)
+    for chunk in _chunks(values):
+        statement = upsert(
+            connection,
+            trials,
+            lambda new: or_(
+                new.measured_at >= trials.c.measured_at,
+                trials.c.measured_at > tomorrow(),
+            ),
+        )
+        connection.execute(statement, list(chunk))
 
 
 def parse_location(location: str | Path) -> Path | URL:
