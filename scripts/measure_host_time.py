@@ -17,7 +17,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -34,9 +34,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from kernels.attention import hopper, registry
-from kernels.attention.launching import DirectLaunch
 from kernels.attention.problem import HEADDIMS, Problem
-from kernels.attention.template import Launch
+from kernels.attention.template import Binary, Launch, Resources
 from tuner import repetition, runtime
 
 BLOCKS = 21
@@ -90,20 +89,20 @@ def _on_cpu(headdim: int) -> Iterator[Figure]:
     }
     for name, call in _ours().items():
         given, entry, lse_shape = entries[name]
-        prepare = partial(_prepared, *given)
+        prepare = partial(_prepared, *given, lse_shape is not None)
         repetition.remember(q, k, v, True, None, prepare, entry, lse_shape)
         yield from _figures(name, headdim, call)
 
 
-def _prepared(q: Tensor, k: Tensor, v: Tensor) -> Launch:
+def _prepared(q: Tensor, k: Tensor, v: Tensor, lse: bool) -> Launch | None:
     """The Hopper template's launch of a causal call, whose kernel is a stand-in."""
     batch, heads, seqlen, headdim = q.shape
     problem = Problem(headdim, seqlen, True, "fp16", batch, heads)
     config = registry.get("hopper").default(problem, 90)
-    work = hopper.work_out(config, True, q, k, v, torch.empty_like(q), headdim**-0.5, 0)
-    assert work is not None
+    specialization = replace(problem.specialization, lse=lse)
+    binary = Binary(None, config, specialization, lambda _: Resources(0, 0, 0))
     kernel: Any = _Nothing()
-    return DirectLaunch(kernel, work)
+    return hopper._work_out(kernel, binary, q, k, v, torch.empty_like(q), headdim**-0.5, 0)
 
 
 def _ours() -> dict[str, Call]:

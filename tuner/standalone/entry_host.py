@@ -14,8 +14,6 @@ from torch import Tensor
 
 from kernels.attention.layout import readable
 from kernels.attention.problem import ratio
-from kernels.attention.template import Launch
-from tuner.repetition import remember, repeat
 from tuner.resolve import MAX_BATCH_HEADS_RATIO, MAX_SEQLEN_RATIO
 from tuner.validation import validate
 
@@ -25,7 +23,7 @@ class Config(Protocol):
 
     def launch(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, causal: bool, scale: float
-    ) -> Launch | None: ...
+    ) -> None: ...
 
 
 class Record(NamedTuple):
@@ -79,11 +77,6 @@ def custom_attention_forward(
         NotImplementedError: a gradient would have to be recorded.
         RuntimeError: this file has no config for the device.
     """
-    compiling = torch.compiler.is_compiling()
-    if not compiling:
-        known = repeat(q, k, v, causal, sm_scale)
-        if known is not None:
-            return known  # type: ignore[return-value]
     scale = validate(q, k, v, causal, sm_scale)
     if q.dtype not in DTYPES:
         raise TypeError(f"q is {q.dtype}, but must be torch.float16 or torch.bfloat16")
@@ -107,16 +100,12 @@ def custom_attention_forward(
         return out
     if k.shape[2] == 0:
         return out.zero_()
+    if scale < 0:
+        q, scale = q.neg(), -scale
     target = readable(out)
-    theirs = readable(q.neg() if scale < 0 else q), readable(k), readable(v)
     with torch.cuda.device(q.device):
-        launch = config.launch(*theirs, target, causal, abs(scale))
-    if target is not out:
-        return out.copy_(target)
-    in_place = theirs[0] is q and theirs[1] is k and theirs[2] is v
-    if launch is not None and in_place and not compiling and type(q) is Tensor:
-        remember(q, k, v, causal, sm_scale, lambda: launch)
-    return out
+        config.launch(readable(q), readable(k), readable(v), target, causal, scale)
+    return out if target is out else out.copy_(target)
 
 
 @lru_cache(maxsize=4096)
