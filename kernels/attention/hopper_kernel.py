@@ -82,7 +82,7 @@ class Result:
 
 
 @gluon.constexpr_function
-def store_layout(columns):
+def store_layout(columns, ctas):
     """Eight neighbouring elements a thread and 64 neighbouring bytes a row, in the same warp's rows
     as `product_layout`."""
     registers = [[0, 1], [0, 2], [0, 4], [8, 0]]
@@ -91,8 +91,9 @@ def store_layout(columns):
         registers.append([0, column])
         column *= 2
     return gl.DistributedLinearLayout(
-        registers, [[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]], [], [64, columns]
-    )
+        registers, [[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]],
+        [[64, 0]] if ctas == 2 else [], [64 * ctas, columns],
+    )  # fmt: skip
 
 
 @gluon.jit
@@ -119,7 +120,7 @@ def end_weights(early, rest, factor, shift, HALVES: gl.constexpr):
     if HALVES == 1:
         late = raised(rest, factor, shift)
         fresh = sum_of_halves(early, late)
-        weights = gl.convert_layout(joined(early, late), product_layout(2 * rest.shape[1]))
+        weights = gl.convert_layout(joined(early, late), product_layout(2 * rest.shape[1], gl.num_ctas()))
     else:
         weights = raised(rest, factor, shift)
         fresh = row_parts(weights)
@@ -132,8 +133,8 @@ def store(acc, row_max, shift, parts, which, row, plan, result):
     headdim: gl.constexpr = acc.shape[1]
     l = row_totals(parts, row_max)
     acc = acc * as_rows(1.0 / gl.where(l != 0.0, l, 1.0), acc)
-    layout: gl.constexpr = store_layout(headdim)
-    rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    layout: gl.constexpr = store_layout(headdim, gl.num_ctas())
+    rows = row + gl.arange(0, ROWS * gl.num_ctas(), gl.SliceLayout(1, layout))
     columns = gl.arange(0, headdim, gl.SliceLayout(0, layout))
     batch, head = plan.split(which)
     out = result.out + batch.to(gl.int64) * result.out_batch + head.to(gl.int64) * result.out_head
@@ -151,7 +152,7 @@ def store(acc, row_max, shift, parts, which, row, plan, result):
         exact = gl.where(gl.abs(row_max) < result.limit, shift, row_max * result.scale)
         natural = (exact + gl.log2(l)) * LN_2
         plain: gl.constexpr = row_max.type.layout
-        rows = row + gl.arange(0, ROWS, plain)
+        rows = row + gl.arange(0, ROWS * gl.num_ctas(), plain)
         exists = (rows >= 0) & (rows < plan.seqlen_q)
         gl.store(result.lse + which.to(gl.int64) * plan.seqlen_q + rows, natural, mask=exists)
 
@@ -171,7 +172,7 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
     unit_count = plan.unit_count()
     count = plan.tile_count(unit_count)
     which, row, left = plan.tile(0, unit_count)
-    row += ROWS * consumer
+    row += ROWS * gl.num_ctas() * consumer
     if consumer == pipe.CONSUMERS - 1:
         pipe.pass_turn(consumer)  # the first turn of all is the first consumer's
 
@@ -215,7 +216,7 @@ def consume(plan, pipe, result, consumer: gl.constexpr, HEADDIM: gl.constexpr):
         spare = 0
         if ends:
             which, row, left = plan.tile(index, unit_count)
-            row += ROWS * consumer
+            row += ROWS * gl.num_ctas() * consumer
             index += 1
             q_stage, q_phase = next_stage(q_stage, q_phase, pipe.Q_BUFFERS)
             mbarrier.wait(pipe.q_full.index(q_stage), q_phase)

@@ -17,15 +17,18 @@ from kernels.attention.hopper_schedule import ROWS
 
 
 @gluon.constexpr_function
-def product_layout(columns):
-    """Of the accumulator of a 64-row wgmma with so many columns."""
-    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
+def product_layout(columns, ctas):
+    """Of the accumulator of a 64-row wgmma with so many columns, in each of `ctas` blocks."""
+    if ctas == 1:
+        return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16], [[1, 0]])
 
 
 @gluon.jit
 def nothing(HEADDIM: gl.constexpr):
     """An accumulator of zeros."""
-    return gl.zeros([ROWS, HEADDIM], gl.float32, product_layout(HEADDIM))
+    ctas: gl.constexpr = gl.num_ctas()
+    return gl.zeros([ROWS * ctas, HEADDIM], gl.float32, product_layout(HEADDIM, ctas))
 
 
 @gluon.jit
@@ -33,7 +36,7 @@ def hold(part, pipe, HELD: gl.constexpr, BLOCK_N: gl.constexpr):
     """The first HELD columns of one of `pipe.q_parts` as the left operand of q·kᵀ, in registers:
     from there the tensor cores take them without reading shared memory for every block. If they
     are all of them, the part is no longer needed."""
-    layout: gl.constexpr = gl.DotOperandLayout(0, product_layout(BLOCK_N), 2)
+    layout: gl.constexpr = gl.DotOperandLayout(0, product_layout(BLOCK_N, gl.num_ctas()), 2)
     return matrix(pipe.q_parts, part).slice(0, HELD, 1).load(layout)
 
 
@@ -42,7 +45,8 @@ def score(q, held, keys, HELD: gl.constexpr):
     """Start q·kᵀ; the first HELD columns of q are `held`."""
     count: gl.constexpr = keys.shape[0]
     others: gl.constexpr = keys.shape[1] - HELD
-    s = gl.zeros([ROWS, count], gl.float32, product_layout(count))
+    ctas: gl.constexpr = gl.num_ctas()
+    s = gl.zeros([ROWS * ctas, count], gl.float32, product_layout(count, ctas))
     if HELD > 0:
         first = keys.slice(0, HELD, 1).permute((1, 0))
         s = warpgroup_mma(held, first, s, use_acc=False, is_async=True)
@@ -55,7 +59,7 @@ def score(q, held, keys, HELD: gl.constexpr):
 @gluon.jit
 def as_operand(p, HEADDIM: gl.constexpr, dtype: gl.constexpr):
     """Weights as the left operand of p·v; moves no data."""
-    layout: gl.constexpr = gl.DotOperandLayout(0, product_layout(HEADDIM), 2)
+    layout: gl.constexpr = gl.DotOperandLayout(0, product_layout(HEADDIM, gl.num_ctas()), 2)
     return gl.convert_layout(narrow(p, dtype), layout)
 
 

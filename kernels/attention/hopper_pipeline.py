@@ -39,6 +39,7 @@ class Pipeline:
     q_full: gl.shared_memory_descriptor  # each in an allocation of its own: Gluon puts a barrier
     k_full: gl.shared_memory_descriptor  # between two waits in one
     v_full: gl.shared_memory_descriptor
+    pair_empty: gl.shared_memory_descriptor  # the producers of both blocks of a cluster, per slot
     CONSUMERS: gl.constexpr
     STAGES: gl.constexpr
     Q_BUFFERS: gl.constexpr
@@ -46,7 +47,7 @@ class Pipeline:
 
     @gluon.constexpr_function
     def __init__(
-        self, q_parts, k_stages, v_stages, q_full, k_full, v_full,
+        self, q_parts, k_stages, v_stages, q_full, k_full, v_full, pair_empty,
         CONSUMERS, STAGES, Q_BUFFERS, PING_PONG,
     ):  # fmt: skip
         self.q_parts = q_parts
@@ -55,6 +56,7 @@ class Pipeline:
         self.q_full = q_full
         self.k_full = k_full
         self.v_full = v_full
+        self.pair_empty = pair_empty
         self.CONSUMERS = gl.constexpr(CONSUMERS)
         self.STAGES = gl.constexpr(STAGES)
         self.Q_BUFFERS = gl.constexpr(Q_BUFFERS)
@@ -106,10 +108,20 @@ def stages_of(source, COUNT: gl.constexpr):
     return gl.allocate_shared_memory(source.dtype, shape, source.layout)
 
 
+@gluon.constexpr_function
+def barrier_layout(ctas, shared):
+    if ctas == 1:
+        return mbarrier.MBarrierLayout()
+    return mbarrier.MBarrierLayout([[0]] if shared else [[1]])
+
+
 @gluon.jit
-def barriers(COUNT: gl.constexpr):
-    """So many mbarriers, each of which waits for one arrival."""
-    made = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+def barriers(COUNT: gl.constexpr, SHARED: gl.constexpr = False):
+    """So many mbarriers, each of which waits for one arrival; in each block of a cluster, or SHARED
+    by its blocks: then it waits for one of each."""
+    ctas: gl.constexpr = gl.num_ctas()
+    layout: gl.constexpr = barrier_layout(ctas, SHARED)
+    made = gl.allocate_shared_memory(gl.int64, [COUNT, 1 if SHARED else ctas], layout)
     for index in gl.static_range(COUNT):
         mbarrier.init(made.index(index), count=1)
     return made
@@ -125,9 +137,12 @@ def start_pipeline(q, k, v, CONSUMERS: gl.constexpr, STAGES: gl.constexpr, Q_BUF
     q_full = barriers(Q_BUFFERS)
     k_full = barriers(STAGES)
     v_full = barriers(STAGES)
+    pair_empty = k_full
+    if gl.num_ctas() == 2:
+        pair_empty = barriers(2 * STAGES, True)
     barrier()
     return Pipeline(
-        q_parts, k_stages, v_stages, q_full, k_full, v_full,
+        q_parts, k_stages, v_stages, q_full, k_full, v_full, pair_empty,
         CONSUMERS, STAGES, Q_BUFFERS, PING_PONG,
     )  # fmt: skip
 
@@ -147,19 +162,26 @@ def matrix(stages, stage):
 
 
 @gluon.jit
-def copy(source, batch, head, row, stages, stage, full):
+def copy(source, batch, head, row, stages, stage, full, SHARED: gl.constexpr):
     """Start copying the block from `row` on. Rows that a head does not have read as zeros."""
-    load_tile(source, [batch, head, row, 0], full, stages.index(stage))
+    if SHARED and gl.num_ctas() == 2:
+        load_tile(source, [batch, head, row, 0], full, stages.index(stage), multicast=True)
+    else:
+        load_tile(source, [batch, head, row, 0], full, stages.index(stage))
 
 
 @gluon.jit
 def fill(source, batch, head, row, stages, full, stage, slot, fills, pipe):
     """Fill number `fills` of the ring of K or V, once its stage is empty."""
+    full = full.index(stage)
     if fills >= pipe.STAGES:
         pipe.wait_empty(slot)
-    full = full.index(stage)
+        # What comes is for both blocks, into room that both have.
+        if gl.num_ctas() == 2:
+            mbarrier.arrive(pipe.pair_empty.index(slot))
+            mbarrier.wait(pipe.pair_empty.index(slot), (fills // pipe.STAGES - 1) & 1)
     mbarrier.expect(full, source.block_type.nbytes)
-    copy(source, batch, head, row, stages, stage, full)
+    copy(source, batch, head, row, stages, stage, full, True)
 
 
 @gluon.jit
@@ -169,10 +191,11 @@ def fill_queries(source, batch, head, row, stage, fills, pipe):
     if fills >= pipe.Q_BUFFERS:
         pipe.wait_empty(slot)
     full = pipe.q_full.index(stage)
-    mbarrier.expect(full, pipe.CONSUMERS * source.block_type.nbytes)
+    mbarrier.expect(full, pipe.CONSUMERS * source.block_type.nbytes // gl.num_ctas())
     for consumer in gl.static_range(pipe.CONSUMERS):
         part = stage * pipe.CONSUMERS + consumer
-        copy(source, batch, head, row + ROWS * consumer, pipe.q_parts, part, full)
+        first = row + ROWS * gl.num_ctas() * consumer
+        copy(source, batch, head, first, pipe.q_parts, part, full, False)
 
 
 @gluon.jit

@@ -130,10 +130,10 @@ class Plan:
             item = self.item(index)
             head = divide(item, self.by_tiles)
             from_end = item - head * self.tiles
-        row = opaque(self.seqlen_q) - (from_end + 1) * (ROWS * self.CONSUMERS)
+        row = opaque(self.seqlen_q) - (from_end + 1) * (ROWS * gl.num_ctas() * self.CONSUMERS)
         blocks = gl.cdiv(opaque(self.seqlen_k), self.BLOCK_N)
         if self.CAUSAL:
-            end = row + ROWS * self.CONSUMERS + opaque(self.causal_offset)
+            end = row + ROWS * gl.num_ctas() * self.CONSUMERS + opaque(self.causal_offset)
             blocks = gl.minimum(blocks, gl.cdiv(end, self.BLOCK_N))
         return head, row, gl.maximum(blocks, 1)
 
@@ -154,7 +154,7 @@ class Plan:
         Two at most: to skip more than there are stages, a consumer would have to wait for keys that
         come after values whose stage it has not released.
         """
-        seen = gl.cdiv(row + ROWS + opaque(self.causal_offset), self.BLOCK_N)
+        seen = gl.cdiv(row + ROWS * gl.num_ctas() + opaque(self.causal_offset), self.BLOCK_N)
         return gl.maximum(gl.minimum(blocks - gl.maximum(seen, 1), 2), 0)
 
     @gluon.jit

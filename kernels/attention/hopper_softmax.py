@@ -25,10 +25,10 @@ def hide(s, first_key, row, plan):
     """The scores s of rows from `row` and keys from `first_key` on, −∞ where there is no such key
     or a row must not see it."""
     layout: gl.constexpr = gl.SliceLayout(1, s.type.layout)
-    end = plan.seqlen_k + gl.zeros([ROWS], gl.int32, layout)
+    end = plan.seqlen_k + gl.zeros([ROWS * gl.num_ctas()], gl.int32, layout)
     if plan.CAUSAL:
         first_hidden = row + opaque(plan.causal_offset) + 1
-        end = gl.minimum(end, first_hidden + gl.arange(0, ROWS, layout))
+        end = gl.minimum(end, first_hidden + gl.arange(0, ROWS * gl.num_ctas(), layout))
     count: gl.constexpr = s.shape[1] // 2
     return hide_from(s, (end - first_key)[:, None], count)
 
@@ -37,20 +37,20 @@ def hide(s, first_key, row, plan):
 def halves(p):
     """The left and the right half of the columns; moves no data."""
     columns: gl.constexpr = p.shape[1]
-    return gl.split(p.reshape([ROWS, 2, columns // 2]).permute((0, 2, 1)))
+    return gl.split(p.reshape([p.shape[0], 2, columns // 2]).permute((0, 2, 1)))
 
 
 @gluon.jit
 def joined(left, right):
     """What `halves` took apart, in some layout."""
     columns: gl.constexpr = left.shape[1]
-    return gl.join(left, right).permute((0, 2, 1)).reshape([ROWS, 2 * columns])
+    return gl.join(left, right).permute((0, 2, 1)).reshape([left.shape[0], 2 * columns])
 
 
 @gluon.jit
 def half_parts(p):
     """Each thread's own part of the row sums of p, (64, 4)."""
-    return gl.sum(gl.sum(p.reshape([ROWS, p.shape[1] // 8, LANES, 2]), 3), 1)
+    return gl.sum(gl.sum(p.reshape([p.shape[0], p.shape[1] // 8, LANES, 2]), 3), 1)
 
 
 @gluon.jit
