@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _MOST_STEM = 100  # bytes, so that with what is added no name is too long that was not before
@@ -15,7 +16,8 @@ _MOST_STEM = 100  # bytes, so that with what is added no name is too long that w
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A new file to write, which takes the place of `path` on leaving, or is removed on an error.
-    Several may be under way for one path: the last to leave stays.
+    It keeps the permissions of the one that it replaces. Several may be under way for one path: the
+    last to leave stays.
 
     Raises:
         OSError: it cannot be written.
@@ -27,6 +29,8 @@ def replacing(path: Path) -> Iterator[Path]:
     part = path.with_name(f".{stem}.{secrets.token_hex(4)}")
     try:
         yield part
+        with suppress(FileNotFoundError):
+            part.chmod(stat.S_IMODE(path.stat().st_mode))
         with part.open("rb+") as file:
             os.fsync(file.fileno())
         part.replace(path)

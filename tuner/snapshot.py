@@ -13,11 +13,11 @@ from kernels.attention.problem import Problem, Specialization
 from tuner import caution, resolve
 from tuner.record import Record
 from tuner.resolve import Resolution
-from tuner.store.errors import StoreError
-from tuner.store.layers import Layers, change_token
+from tuner.store.layers import Layers, change_token, named, told
 from tuner.target import Target
 
 LOOK_EVERY_S = 5.0
+_NOTHING = Layers([], []).snapshot_hash()
 
 _Shelf = Mapping[Specialization, tuple[Record, ...]]
 
@@ -41,6 +41,7 @@ class Snapshot:
         Raises:
             StoreError: strict, and a database cannot be read. Else it is left out, with a warning
                 in the log.
+            TypeError, ValueError: `database` can name none.
         """
         token = change_token(database)
         layers = Layers.load(database, strict=strict)
@@ -70,20 +71,29 @@ _holder = _Holder()
 
 
 def current() -> Snapshot:
-    """The snapshot in force, loaded at the first call."""
+    """The snapshot in force, loaded at the first call. It never raises: of records that cannot be
+    had or put together it has none, and the defaults serve."""
     snapshot = _holder.snapshot
     if snapshot is None:
         with _holder.lock:
             snapshot = _holder.snapshot
             if snapshot is None:
-                snapshot = _holder.snapshot = Snapshot.load()
+                snapshot = _holder.snapshot = _loaded()
                 caution.debug("records loaded, snapshot %s", snapshot.digest)
     return snapshot
 
 
+def _loaded() -> Snapshot:
+    try:
+        return Snapshot.load()
+    except Exception as error:
+        caution.log(f"{told(error, 'the records')}; going on without any")
+        return Snapshot({}, _NOTHING, token=change_token())
+
+
 def newer(at_once: bool = False) -> Snapshot | None:
     """Other records than those in force, if their database has changed; None if not, or if it
-    cannot be read now.
+    cannot be read now, whatever was raised.
 
     Args:
         at_once: look now, and also into a database that can only be asked over a connection. Else
@@ -103,8 +113,9 @@ def newer(at_once: bool = False) -> Snapshot | None:
         return None
     try:
         fresh = Snapshot.load(snapshot.database, strict=True)
-    except StoreError as error:
-        caution.log(f"{error}; going on with the records read before")
+    except Exception as error:
+        said = told(error, named(snapshot.database))
+        caution.log(f"{said}; going on with the records read before")
         return None
     if fresh.digest == snapshot.digest:  # only trials were added
         _holder.snapshot = fresh

@@ -17,6 +17,15 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_it_keeps_the_permissions_of_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "private"
+    path.write_text("old")
+    path.chmod(0o600)
+    with replacing(path) as part:
+        part.write_text("new")
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_two_writers_do_not_collide(tmp_path: Path) -> None:
     path = tmp_path / "file"
     with replacing(path) as first:

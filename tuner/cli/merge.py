@@ -33,8 +33,8 @@ def merge(
     The order does not matter, and once more changes nothing. The sources stay as they are.
     """
     from tuner.store.database import Store
-    from tuner.store.merge import contents, merge_trials
-    from tuner.store.merge import merge as merge_records
+    from tuner.store.merge import contents
+    from tuner.store.merge import merge as unite
 
     if "" in sources:
         raise CommandError("a source is '', but must be names of databases and documents")
@@ -42,13 +42,16 @@ def merge(
     # All are read before the output is touched.
     parts = [contents(source) for source in dict.fromkeys(sources)]
     with Store.open(output) as store:
-        report = merge_records(store, [record for part in parts for record in part.records])
-        trials = merge_trials(store, [trial for part in parts for trial in part.trials])
+        report = unite(
+            store,
+            [record for part in parts for record in part.records],
+            [trial for part in parts for trial in part.trials],
+        )
         where = store.location
     if as_json:
-        print(json.dumps({"database": where, **report.to_json(), "trials": trials}))
+        print(json.dumps({"database": where, **report.to_json(), "trials": report.trials}))
         return
     say(
-        f"{len(report.added)} new records, {report.already_there} already there, and {trials} new "
-        f"trials, in {where}."
+        f"{len(report.added)} new records, {report.already_there} already there, and "
+        f"{report.trials} new trials, in {where}."
     )

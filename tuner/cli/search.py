@@ -122,6 +122,7 @@ def search(
     from tuner.cli.interruption import keeping
     from tuner.cli.jsonform import json_form
     from tuner.cli.missed import Missed
+    from tuner.device import has_gpu
     from tuner.search import driver, samplers
     from tuner.search.objective import OBJECTIVES, conflict
     from tuner.search.options import Options
@@ -133,7 +134,8 @@ def search(
     latency = objective == "latency"
     if latency and db is None:
         raise CommandError("--objective is latency, but that needs a --db for its records alone")
-    samplers.begin_warm_up(sampler)
+    if backend != "replay" and spaces is None and has_gpu():
+        samplers.begin_warm_up(sampler)  # while its process starts
     with executor_for(backend, spaces, None, gpus, executor, ray_address, latency) as opened:
         missed = Missed(asked, opened) if from_misses else None
         problems = asked.grid() if missed is None else missed.problems

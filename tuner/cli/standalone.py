@@ -21,5 +21,5 @@ def text(asked: Shapes, target: str | None, db: str | None) -> str:
     in_force = Layers.load(db).standing()
     chosen, origin = choose_target(target, in_force)
     written = standalone_file([r for r in in_force if asked.matches(r.problem)], chosen)
-    warn(f"configs for {chosen}, {origin}")
+    warn(f"configs for {chosen} ({origin})")
     return written

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING
 
@@ -34,8 +35,15 @@ def warm_up(name: str) -> None:
 
 
 def begin_warm_up(name: str) -> None:
-    """The same beside what the caller does next, such as to wait for processes that start."""
-    Thread(target=warm_up, args=(name,), name="warm-up").start()
+    """The same beside what the caller does next, such as to wait for processes that start. What
+    fails, as imports do in a process that ends, fails again where it is needed, and there says so.
+    """
+
+    def load() -> None:
+        with suppress(Exception):
+            warm_up(name)
+
+    Thread(target=load, name="warm-up").start()
 
 
 def create(

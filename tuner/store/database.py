@@ -25,6 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from kernels.attention.printable import shown
 from kernels.attention.problem import Problem
 from tuner import caution
 from tuner.moments import tomorrow
@@ -179,23 +180,12 @@ class Store:
         Raises:
             WireError: one holds what could not be read back; then none is added.
         """
-        by_uid = {record.uid: record for record in new}
-        with self._writing() as connection:
-            for uids in _chunks(list(by_uid)):
-                query = select(*columns(records)).where(records.c.uid.in_(uids))
-                for row in connection.execute(query).mappings().all():
-                    if _whole(row, rows.record_of):
-                        by_uid.pop(row["uid"], None)
-            added = list(by_uid.values())
-            for chunk in _chunks(added):
-                # What another writer has added meanwhile is the same: the uid tells.
-                statement = upsert(connection, records)
-                connection.execute(statement, [rows.record_row(record) for record in chunk])
-        return added
+        return self.add_all(new, ())
 
     def records(self) -> list[Record]:
         """Every record, in a fixed order. Rows that are none are skipped with a warning."""
-        return self._read(select(*columns(records)).order_by(records.c.uid), rows.record_of)
+        found = self._read(select(*columns(records)), rows.record_of)
+        return sorted(found, key=lambda record: record.uid)
 
     def add_trial(self, trial: Trial) -> None:
         """Add `trial`, in place of an earlier one of the same candidate, problem and target, of one
@@ -212,27 +202,21 @@ class Store:
         Raises:
             WireError: one holds what could not be read back; then none is added.
         """
-        values = [rows.trial_row(trial) for trial in new]
-        keys = list(trials.primary_key.columns)
-        same = and_(*(key == bindparam(f"same_{key.name}", type_=key.type) for key in keys))
-        # Locked, where a database has locks of rows: another writer may be about to put it right.
-        there = select(*columns(trials)).where(same).with_for_update()
+        self.add_all((), new)
+
+    def add_all(self, new_records: Iterable[Record], new_trials: Iterable[Trial]) -> list[Record]:
+        """`add_records` and `add_trials` in one transaction: all of it is added, or nothing.
+
+        Raises:
+            WireError: one holds what could not be read back.
+        """
+        by_uid = {record.uid: record for record in new_records}
+        values = [rows.trial_row(trial) for trial in new_trials]
         with self._writing() as connection:
-            for value in values:
-                key = {f"same_{column.name}": value[column.name] for column in keys}
-                row = connection.execute(there, key).mappings().first()
-                if row is not None and not _whole(row, rows.trial_of):
-                    connection.execute(delete(trials).where(same), key)
-            for chunk in _chunks(values):
-                statement = upsert(
-                    connection,
-                    trials,
-                    lambda new: or_(
-                        new.measured_at >= trials.c.measured_at,
-                        trials.c.measured_at > tomorrow(),
-                    ),
-                )
-                connection.execute(statement, list(chunk))
+            added = _insert_records(connection, by_uid) if by_uid else []
+            if values:
+                _insert_trials(connection, values)
+        return added
 
     def trials(
         self,
@@ -245,9 +229,7 @@ class Store:
         """The trials that have all that is given, oldest first. Bad rows are skipped, as in
         `records`."""
         wanted = matching(problem, hardware, triton, origin)
-        # All of the key, so that ties do not come in any order.
-        order = (trials.c.measured_at, *trials.primary_key.columns)
-        return self._read(select(*columns(trials)).where(wanted).order_by(*order), rows.trial_of)
+        return sorted(self._read(select(*columns(trials)).where(wanted), rows.trial_of), key=_age)
 
     def close(self) -> None:
         """Let go of the database. Safe to call twice."""
@@ -267,33 +249,42 @@ class Store:
         self.close()
 
     @contextmanager
-    def _reading(self) -> Iterator[Connection]:
+    def _explaining(self) -> Iterator[None]:
         try:
-            with self._reader.connect() as connection:
-                yield connection
+            yield
         except _TROUBLE as error:
             raise explain(self.location, error) from error
+        except MemoryError:
+            raise StoreError(
+                f"{self.location} is damaged, or too large: it takes more memory than there is"
+            ) from None
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        with self._explaining(), self._reader.connect() as connection:
+            yield connection
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
         if self._writer is None:
             raise StoreError(f"{self.location} is open for reading only")
-        try:
-            with self._writer.execution_options(**sqlite.IMMEDIATE).begin() as connection:
-                yield connection
-        except _TROUBLE as error:
-            raise explain(self.location, error) from error
+        engine = self._writer.execution_options(**sqlite.IMMEDIATE)
+        with self._explaining(), engine.begin() as connection:
+            yield connection
 
     def _read(self, query: Select[Any], parse: Callable[[Any], T]) -> list[T]:
+        """What `query` returns, in no order: to sort rows SQLite reads all of them, however many a
+        damaged file claims to have, before it returns one."""
         with self._reading() as connection:
             found = connection.execute(query).mappings().all()
         result: list[T] = []
         skipped: list[str] = []
-        for row in found:
-            try:
-                result.append(parse(row))
-            except WireError as error:
-                skipped.append(str(error))
+        with self._explaining():
+            for row in found:
+                try:
+                    result.append(parse(row))
+                except WireError as error:
+                    skipped.append(str(error))
         if skipped:
             caution.log(
                 f"{self.location}: {len(skipped)} of {len(found)} rows are skipped, the first "
@@ -302,11 +293,47 @@ class Store:
         return result
 
 
+def _insert_records(connection: Connection, by_uid: dict[str, Record]) -> list[Record]:
+    for uids in _chunks(list(by_uid)):
+        query = select(*columns(records)).where(records.c.uid.in_(uids))
+        for row in connection.execute(query).mappings().all():
+            if _whole(row, rows.record_of):
+                by_uid.pop(row["uid"], None)
+    added = list(by_uid.values())
+    for chunk in _chunks(added):
+        # What another writer has added meanwhile is the same: the uid tells.
+        statement = upsert(connection, records)
+        connection.execute(statement, [rows.record_row(record) for record in chunk])
+    return added
+
+
+def _insert_trials(connection: Connection, values: Sequence[dict[str, Any]]) -> None:
+    keys = list(trials.primary_key.columns)
+    same = and_(*(key == bindparam(f"same_{key.name}", type_=key.type) for key in keys))
+    # Locked, where a database has locks of rows: another writer may be about to put it right.
+    there = select(*columns(trials)).where(same).with_for_update()
+    for value in values:
+        key = {f"same_{column.name}": value[column.name] for column in keys}
+        row = connection.execute(there, key).mappings().first()
+        if row is not None and not _whole(row, rows.trial_of):
+            connection.execute(delete(trials).where(same), key)
+    for chunk in _chunks(values):
+        statement = upsert(
+            connection,
+            trials,
+            lambda new: or_(
+                new.measured_at >= trials.c.measured_at,
+                trials.c.measured_at > tomorrow(),
+            ),
+        )
+        connection.execute(statement, list(chunk))
+
+
 def parse_location(location: str | Path) -> Path | URL:
     """An absolute path for SQLite, a URL for PostgreSQL.
 
     Raises:
-        StoreError: it names neither.
+        StoreError: it names neither, or only in a working directory that is gone.
     """
     try:
         check_type(location)
@@ -322,11 +349,11 @@ def parse_location(location: str | Path) -> Path | URL:
         raise StoreError("the database's URL cannot be parsed") from None
     if url.get_backend_name() == "postgresql":
         return url
-    shown = url.render_as_string()
+    named = url.render_as_string()
     if url.get_backend_name() != "sqlite":
-        raise StoreError(f"{shown} is neither a path nor a URL of SQLite or PostgreSQL")
+        raise StoreError(f"{named} is neither a path nor a URL of SQLite or PostgreSQL")
     if not url.database or url.database == ":memory:" or url.query:
-        raise StoreError(f"{shown} names no file; write sqlite:///folder/file.db")
+        raise StoreError(f"{named} names no file; write sqlite:///folder/file.db")
     return _expanded(url.database)
 
 
@@ -335,6 +362,20 @@ def _expanded(location: str | Path) -> Path:
         return Path(location).expanduser().absolute()
     except RuntimeError:
         raise StoreError(f"{location} begins with the home of a user that is not known") from None
+    except OSError as error:
+        raise StoreError(
+            f"the database is {shown(str(location))}, but must be an absolute path or a URL where "
+            f"there is no working directory ({error.strerror})"
+        ) from None
+
+
+def _age(trial: Trial) -> tuple[object, ...]:
+    # After the date all of the key, so that ties do not come in any order.
+    target, candidate = trial.target, trial.candidate
+    return (
+        trial.measured_at, trial.problem, target.hardware.key, target.triton, candidate.template,
+        trial.template_version, candidate.config.key, trial.origin,
+    )  # fmt: skip
 
 
 def _whole(row: Any, parse: Callable[[Any], object]) -> bool:

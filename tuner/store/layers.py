@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tuner.standing import standing, superseded
 from tuner.store import sqlite
 from tuner.store.database import Store, parse_location
 from tuner.store.errors import StoreError
-from tuner.store.locations import shipped_database, user_database
+from tuner.store.locations import check_type, shipped_database, user_database
 
 Key = tuple[Problem, str, str]
 
@@ -53,17 +53,19 @@ class Layers:
         Args:
             location: the user's database, found as in `user_database`. One that was never made is
                 an empty layer, unless it is named here.
-            strict: raise for a database that cannot be read; else log a warning and leave it out.
+            strict: raise for a database that cannot be read; else log a warning and leave it out,
+                whatever was raised: nothing may end the program that only wants its attention.
             shipped: instead of the shipped database.
 
         Raises:
             StoreError: a database cannot be read, and `strict`.
+            TypeError, ValueError: `location` can name no database.
         """
-        path = user_database(location)
-        user: list[Record] = []
-        if location is not None or not never_made(path):
-            user = _read(path, strict)
-        return cls(user, _shipped_records(shipped, strict))
+        if location is not None:
+            check_type(location)
+        user = _attempt(lambda: _user_records(location), named(location), strict)
+        below = str(shipped or "the shipped database")
+        return cls(user, _attempt(lambda: _shipped_records(shipped), below, strict))
 
     @classmethod
     @contextmanager
@@ -74,7 +76,7 @@ class Layers:
             StoreError: a database cannot be read, or the user's cannot be written.
         """
         with Store.open(user_database(location)) as store:
-            yield WritableLayers(store, _shipped_records(None, strict=True))
+            yield WritableLayers(store, _shipped_records(None))
 
     def standing(self) -> list[Record]:
         """The record in force for each key, in a fixed order."""
@@ -103,31 +105,57 @@ def _yields(upper: Record, lower: Record) -> bool:
 
 def change_token(location: str | Path | None = None) -> object | None:
     """A value that differs once the user's database, found as in `user_database`, may have changed.
-    It costs two stats; None where it would cost a connection."""
+    It costs a few stats; None where it would cost a connection, and if there is none to find."""
     try:
         place = parse_location(user_database(location))
-    except StoreError:
+        return sqlite.change_token(place) if isinstance(place, Path) else None
+    except Exception:  # whoever reads it says so
         return None
-    return sqlite.change_token(place) if isinstance(place, Path) else None
 
 
-def _shipped_records(path: str | Path | None, strict: bool) -> list[Record]:
+def told(error: Exception, what: str) -> str:
+    """What `error`, raised by reading `what`, has to say to the user."""
+    if isinstance(error, StoreError):
+        return str(error)
+    # No more of it: a driver may quote a URL, with its password.
+    return f"{what} cannot be read ({type(error).__name__})"
+
+
+def named(location: str | Path | None) -> str:
+    """What to call the user's database, found as in `user_database`, whatever is wrong with it."""
+    try:
+        name = str(user_database(location))
+    except Exception:
+        return "your database"
+    return "your database" if "://" in name else name  # with a password, maybe
+
+
+def _attempt(read: Callable[[], list[Record]], what: str, strict: bool) -> list[Record]:
+    try:
+        return read()
+    except Exception as error:
+        if strict:
+            raise
+        caution.log(f"{told(error, what)}; going on without its records")
+        return []
+
+
+def _user_records(location: str | Path | None) -> list[Record]:
+    path = user_database(location)
+    return [] if location is None and never_made(path) else _read(path)
+
+
+def _shipped_records(path: str | Path | None) -> list[Record]:
     path = path or shipped_database()
     if path is None:
         caution.log("this installation lacks the shipped records; reinstall attention-tuner")
         return []
-    return _read(path, strict)
+    return _read(path)
 
 
-def _read(location: str | Path, strict: bool) -> list[Record]:
-    try:
-        with Store.read_only(location) as store:
-            return store.records()
-    except StoreError as error:
-        if strict:
-            raise
-        caution.log(f"{error}; going on without its records")
-        return []
+def _read(location: str | Path) -> list[Record]:
+    with Store.read_only(location) as store:
+        return store.records()
 
 
 def never_made(location: str | Path) -> bool:

@@ -27,6 +27,7 @@ class MergeReport:
     already_there: int
     now_standing: tuple[Record, ...]  # those added that stand
     replaced: tuple[Record, ...]  # those that stood and no longer do
+    trials: int = 0  # that are new, or newer than what was there
 
     def to_json(self) -> dict[str, Any]:
         """The report in JSON's types, records by their uids."""
@@ -78,8 +79,8 @@ def _is_database(path: Path) -> bool:
     return (path.suffix != ".json" and path.stat().st_size == 0) or looks_like_database(path)
 
 
-def merge(into: Store, records: Iterable[Record]) -> MergeReport:
-    """Add `records`, from documents or other databases, to `into`.
+def merge(into: Store, records: Iterable[Record], trials: Iterable[Trial] = ()) -> MergeReport:
+    """Add `records` and `trials`, from documents or other databases, to `into`: all or none.
 
     The order of merges does not matter, and a repeated one changes nothing.
 
@@ -87,25 +88,26 @@ def merge(into: Store, records: Iterable[Record]) -> MergeReport:
         StoreError: `into` cannot be read or written.
     """
     given = {record.uid: record for record in records}
+    newer = _newer(into, trials)
     before = standing(into.records())
-    added = into.add_records(given.values())
+    added = into.add_all(given.values(), newer)
     after = {record.uid for record in standing(into.records()).values()}
     return MergeReport(
         added=tuple(added),
         already_there=len(given) - len(added),
         now_standing=tuple(record for record in added if record.uid in after),
         replaced=tuple(record for record in before.values() if record.uid not in after),
+        trials=len(newer),
     )
 
 
-def merge_trials(into: Store, trials: Iterable[Trial]) -> int:
-    """Add `trials` of other databases to `into`, and return how many were new or took the place of
-    an older one. Of several of the same candidate the latest is kept; of equally late ones always
-    the same, in whatever order they come.
-
-    Raises:
-        StoreError: `into` cannot be read or written.
-    """
+def _newer(into: Store, trials: Iterable[Trial]) -> list[Trial]:
+    """Those of `trials` that are new to `into` or take the place of an older one there. Of several
+    of the same candidate the latest is kept; of equally late ones always the same, in whatever
+    order they come."""
+    trials = list(trials)
+    if not trials:
+        return []
     latest = tomorrow()
     there = {_identity(trial): trial for trial in into.trials() if trial.measured_at <= latest}
     kept: dict[tuple[object, ...], Trial] = {}
@@ -114,8 +116,7 @@ def merge_trials(into: Store, trials: Iterable[Trial]) -> int:
         rival = kept.get(identity) or there.get(identity)
         if rival is None or _seniority(rival) < _seniority(trial):
             kept[identity] = trial
-    into.add_trials(kept.values())
-    return len(kept)
+    return list(kept.values())
 
 
 def _identity(trial: Trial) -> tuple[object, ...]:

@@ -55,9 +55,12 @@ def revision(connection: Connection, location: str) -> str | None:
 
 
 def _check_plain(connection: Connection, location: str, table: str) -> None:
-    """Refuse a file whose table is computed when it is read, which may take for ever."""
+    """Refuse a file whose table is computed when it is read, which may take for ever, or does other
+    things when it is written than those asked for."""
+    if connection.dialect.name != "sqlite":
+        return
     # Virtual tables have no page of their own; of columns, the generated ones are hidden.
-    if connection.dialect.name == "sqlite" and connection.scalar(
+    if connection.scalar(
         text(
             "select exists (select 1 from sqlite_master"
             " where type = 'table' and name = :name and coalesce(rootpage, 0) = 0)"
@@ -67,6 +70,19 @@ def _check_plain(connection: Connection, location: str, table: str) -> None:
     ):
         raise StoreError(
             f"{location} is damaged: {table} is no plain table; restore a backup of it"
+        )
+    # SQLite holds a trigger's row to its statement, but takes bytes for text, which end at a NUL.
+    if connection.scalar(
+        text(
+            "select exists (select 1 from sqlite_master"
+            " where lower(type) not in ('table', 'index', 'view')"
+            " and instr(lower(tbl_name), :name) = 1)"
+        ),
+        {"name": table},
+    ):
+        raise StoreError(
+            f"{location} is damaged: {table} has a trigger, which may undo what is written; "
+            "restore a backup of it"
         )
 
 

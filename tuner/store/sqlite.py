@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import time
+import weakref
 from collections.abc import Callable
+from itertools import chain, repeat, starmap
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, NullPool, create_engine, event
@@ -16,7 +19,10 @@ from tuner.store.errors import StoreError, explain
 
 _MAGIC = b"SQLite format 3\0"
 _MOST_NAME = 255 - len("-journal")  # bytes, with which SQLite's own file beside it has a name
-_STEPS = 100_000
+_STEPS = 1_000
+_LEAST_CPU_S = 2.0
+_LEAST_BYTES_PER_CPU_S = 5e6  # SQLite reads over 100 MB/s
+_LEAST_BYTES = 1 << 20
 _BEGIN = "tuner_begin"
 IMMEDIATE = {_BEGIN: "BEGIN IMMEDIATE"}
 """The execution option of a transaction that writes."""
@@ -82,12 +88,14 @@ def writing_engine(path: Path, timeout_s: float) -> Engine:
 
     def connect() -> sqlite3.Connection:
         connection = _connect(path, "mode=rw", timeout_s)
+        _limit(connection, path)
         try:
             # Some builds of SQLite default to less in WAL mode: power loss would undo commits.
             connection.execute("PRAGMA synchronous=FULL")
-        except sqlite3.Error:  # this reads the file
+        except sqlite3.Error:  # this reads the schema
             connection.close()
             raise
+        connection.set_progress_handler(None, 0)  # there may be any number of rows to write
         return connection
 
     return _engine(connect)
@@ -99,10 +107,7 @@ def reading_engine(path: Path, timeout_s: float) -> Engine:
 
     def connect() -> sqlite3.Connection:
         connection = _connect(path, _reading_mode(path), timeout_s)
-        # A row takes more bytes than SQLite takes steps to read it, however long that takes.
-        size = sum(found[1] for found in (_stat(path), _stat(_log(path))) if found)
-        calls = iter(range(10 + size // _STEPS))
-        connection.set_progress_handler(lambda: next(calls, None) is None, _STEPS)
+        _limit(connection, path)
         return connection
 
     return _engine(connect)
@@ -150,7 +155,7 @@ def execute(engine: Engine, statement: str, *values: str) -> None:
 
 
 def back_up(path: Path, revision: str) -> Path:
-    """Copy the database beside itself, and return where the copy lies.
+    """Copy the database beside itself, for whom it is for, and return where the copy lies.
 
     Raises:
         StoreError: the copy cannot be written.
@@ -160,6 +165,7 @@ def back_up(path: Path, revision: str) -> Path:
     try:
         with replacing(copy) as part:
             execute(reading_engine(path, 5), "VACUUM INTO ?", str(part))
+            part.chmod(stat.S_IMODE(path.stat().st_mode))
     except (OSError, SQLAlchemyError) as error:
         said = getattr(error, "orig", None) or error
         raise StoreError(f"{path} cannot be backed up to {copy}: {said}") from None
@@ -167,7 +173,7 @@ def back_up(path: Path, revision: str) -> Path:
 
 
 def change_token(path: Path) -> tuple[object, ...]:
-    """Differs whenever the file's content may; costs two stats. A commit lands in either file."""
+    """Differs whenever the file's content may; costs a few stats. A commit lands in either file."""
     # A reader may leave an empty log, which says as much as none.
     return _stat(path), _stat(_log(path))
 
@@ -196,19 +202,66 @@ def _connect(path: Path, query: str, timeout_s: float) -> sqlite3.Connection:
     )
     # One damaged text must not make every row unreadable.
     connection.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
+    connection.row_factory = _Scales(path)
     return connection
+
+
+def _limit(connection: sqlite3.Connection, path: Path) -> None:
+    """Interrupt what takes longer than to read all of the file."""
+    # A row takes more bytes than SQLite takes steps to read it. But steps can be long: pages may
+    # lead to the same long row again and again. Nothing of this is Python's code, since sqlite3
+    # would take a Ctrl-C within it for a wish to interrupt.
+    size = _size(path)
+    end = time.thread_time() + _LEAST_CPU_S + size / _LEAST_BYTES_PER_CPU_S
+    clock = starmap(time.thread_time, repeat((), 1000 + size // _STEPS))
+    connection.set_progress_handler(chain(map(end.__lt__, clock), repeat(True)).__next__, _STEPS)
+
+
+class _Scales:
+    """Weighs the rows that a statement returns. A file whose pages lead to the same rows again and
+    again, or with a long default in place of each cell, would fill the memory.
+
+    Raises:
+        sqlite3.DatabaseError: they are far more than the file can hold, so it is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._most = self._bearable()
+        self._read = 0
+        self._statement: Callable[[], sqlite3.Cursor | None] = lambda: None
+
+    def __call__(self, cursor: sqlite3.Cursor, row: tuple[object, ...]) -> tuple[object, ...]:
+        if self._statement() is not cursor:
+            self._statement, self._read = weakref.ref(cursor), 0
+        # In a file a character takes a byte at least, and so does whatever else is in a cell.
+        self._read += sum(len(cell) if isinstance(cell, (str, bytes)) else 1 for cell in row)
+        if self._read > self._most:
+            self._most = max(self._most, self._bearable())  # it may have grown since
+            if self._read > self._most:
+                raise sqlite3.DatabaseError("malformed: its pages say more than they can hold")
+        return row
+
+    def _bearable(self) -> int:
+        return 2 * _size(self._path) + _LEAST_BYTES
 
 
 def _reading_mode(path: Path) -> str:
     # To read a WAL file SQLite needs its shared index beside it. Where none may be created and no
     # log is left to read, nobody writes, and the file can be read as it is.
     log = _log(path)
-    still = not os.access(path.parent, os.W_OK) and not (log.exists() and log.stat().st_size)
+    still = not os.access(log.parent, os.W_OK) and _stat(log) is None
     return "mode=ro&immutable=1" if still else "mode=ro"
 
 
 def _log(path: Path) -> Path:
-    return Path(f"{path}-wal")  # with_name() refuses the root folder
+    # Beside the file itself, where `path` is a link to it. with_name() refuses the root folder.
+    return Path(f"{os.path.realpath(path)}-wal")
+
+
+def _size(path: Path) -> int:
+    """The bytes of all that can be read of the database, however much of it is in its log."""
+    return sum(found[1] for found in (_stat(path), _stat(_log(path))) if found)
 
 
 def _stat(path: Path) -> tuple[int, int, int] | None:

@@ -27,6 +27,8 @@ MOST_ITEMS = 10_000
 """The longest list inside one record or trial."""
 MOST_CHARACTERS = 2_000
 """The longest text inside one record or trial."""
+MOST_CONFIG = 1_000
+"""The longest config, as JSON. It is part of a key, which PostgreSQL holds in some 2,700 bytes."""
 
 _MOST_NUMBER = 2**53 - 1  # what every JSON reader holds exactly
 # No control characters: these texts are printed on terminals. No lone surrogates: nothing stores
@@ -34,6 +36,7 @@ _MOST_NUMBER = 2**53 - 1  # what every JSON reader holds exactly
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _UID = {"pattern": "^[0-9a-f]{16}$"}
 _POSITIVE = {"exclusiveMinimum": 0}
+_OF_A_KEY = {"maxLength": 200}
 
 # What the annotations cannot say, by field name, as keywords of JSON Schema.
 _RULES: Mapping[str, Mapping[str, Any]] = {
@@ -42,6 +45,9 @@ _RULES: Mapping[str, Mapping[str, Any]] = {
     "batch": {"minimum": 1},
     "heads": {"minimum": 1},
     "sm_count": {"minimum": 1},
+    "triton": _OF_A_KEY,
+    "template": _OF_A_KEY,
+    "template_version": _OF_A_KEY,
     "dtype": {"enum": list(DTYPES)},
     "median_ms": _POSITIVE,
     "samples_ms": _POSITIVE,
@@ -128,7 +134,8 @@ def _decode(kind: Any, value: object, path: str, name: str) -> Any:
     rules = _RULES.get(name, {})
     if not _fits(kind, value, rules):
         raise _refusal(value, _accepted(kind, rules), path)
-    return float(cast(float, value)) if kind is float else value
+    # Not -0.0, which is the equal of 0.0 but is written otherwise.
+    return float(cast(float, value)) + 0.0 if kind is float else value
 
 
 def _decode_dataclass(kind: Any, value: object, path: str) -> Any:
@@ -164,7 +171,10 @@ def _decode_config(value: object, path: str) -> Config:
         if kind not in (bool, int, str) or not _fits(kind, item, {"minimum": -_MOST_NUMBER}):
             accepted = "true, false, a whole number or a text without control characters"
             raise _refusal(item, accepted, _join(path, name))
-    return Config(value)
+    config = Config(value)
+    if len(config.key) > MOST_CONFIG:
+        raise _refusal(config.key, f"at most {MOST_CONFIG} characters of JSON", path)
+    return config
 
 
 def _fits(kind: Any, value: object, rules: Mapping[str, Any]) -> bool:
@@ -173,7 +183,7 @@ def _fits(kind: Any, value: object, rules: Mapping[str, Any]) -> bool:
     if kind is str:
         return (
             isinstance(value, str)
-            and len(value) <= MOST_CHARACTERS
+            and len(value) <= rules.get("maxLength", MOST_CHARACTERS)
             and not UNPRINTABLE.search(value)
             and ("pattern" not in rules or re.fullmatch(rules["pattern"][1:-1], value) is not None)
             and ("enum" not in rules or value in rules["enum"])
@@ -198,7 +208,8 @@ def _accepted(kind: Any, rules: Mapping[str, Any]) -> str:
             return "a moment of UTC that exists, such as 2026-11-28T12:00:00Z"
         if "pattern" in rules:
             return f"a text like {rules['pattern']}"
-        return f"a text of at most {MOST_CHARACTERS} characters without control characters"
+        most = rules.get("maxLength", MOST_CHARACTERS)
+        return f"a text of at most {most} characters without control characters"
     number = "a whole number" if kind is int else "a finite number"
     if "exclusiveMinimum" in rules:
         return f"{number} above {rules['exclusiveMinimum']}"

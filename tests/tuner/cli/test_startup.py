@@ -86,6 +86,21 @@ def test_compile_where_triton_does_not_exist_is_one_sentence(child: Run) -> None
     assert "Triton" in said.err
 
 
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.2, 0.5])
+def test_a_search_that_is_refused_while_its_libraries_load_says_that_alone(delay: float) -> None:
+    """The thread that loads them outlives it, and its imports fail in a process that ends."""
+    code = (
+        "import sys, time\n"
+        "import tuner\n"
+        "from tuner.search import samplers\n"
+        "samplers.begin_warm_up('surrogate')\n"
+        f"time.sleep({delay})\n"
+        "sys.exit('refused')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "refused\n")
+
+
 def test_a_paragraph_of_help_breaks_only_where_it_must(
     tuner: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ import os
 import re
 import stat
 import sys
+import time
 from datetime import datetime, timedelta, timezone
 from importlib import resources
 
@@ -139,6 +140,14 @@ def test_what_is_no_document_is_refused_in_one_sentence(text, said):
         import_document(text)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
+
+
+def test_one_name_twice_among_many_is_found_at_once():
+    names = ",".join(f'"{n}":0' for n in range(100_000))
+    began = time.process_time()
+    with pytest.raises(DocumentError, match="has '99999' twice in one object"):
+        import_document(f'{{{names},"99999":1}}')
+    assert time.process_time() - began < 5  # looked for by each name, half an hour
 
 
 def test_one_bad_record_refuses_all_and_is_named():

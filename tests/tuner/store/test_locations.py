@@ -5,9 +5,12 @@ import sys
 from pathlib import Path
 
 import platformdirs
+import pytest
 
 from tuner.store import locations
-from tuner.store.database import Store
+from tuner.store.database import Store, parse_location
+from tuner.store.errors import StoreError
+from tuner.store.layers import Layers, change_token
 from tuner.store.locations import shipped_database, user_database
 
 ROOT = Path(__file__).parents[3]
@@ -43,6 +46,26 @@ def test_the_users_database_is_what_is_given_then_the_environments_then_the_plat
         unset()
         folder = platformdirs.user_data_path("attention-tuner", appauthor=False)
         assert user_database() == folder / "configs.db"
+
+
+@pytest.mark.parametrize("name", ["mine.db", Path("mine.db"), "sqlite:///mine.db"])
+def test_a_relative_path_where_the_working_directory_is_gone(name, tmp_path, monkeypatch, caplog):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    said = (
+        "the database is 'mine.db', but must be an absolute path or a URL where there is no "
+        "working directory (No such file or directory)"
+    )
+    for reading in (parse_location, Store.read_only, Store.open, Layers.load):
+        with pytest.raises(StoreError) as caught:
+            reading(name)
+        assert str(caught.value) == said
+    assert Layers.load(name, strict=False).standing()  # the shipped ones
+    assert caplog.messages == [f"{said}; going on without its records"]
+    assert change_token(name) is None
+    assert parse_location(tmp_path / "mine.db") == tmp_path / "mine.db"
 
 
 def run(code):

@@ -7,12 +7,16 @@ from itertools import permutations
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy.exc import OperationalError
 
 from tests.tuner.store import samples, strategies
 from tuner.standing import standing
+from tuner.store import database
 from tuner.store.database import Store
+from tuner.store.errors import StoreError
 from tuner.store.exchange import export_document, import_document
 from tuner.store.merge import merge
+from tuner.store.wire import WireError
 
 
 @pytest.fixture
@@ -75,6 +79,25 @@ def test_documents_of_two_machines_imported_in_both_orders_and_twice(new_store):
             merge(store, import_document(document))
         ends.append(export_document(store.records()))
     assert ends[0] == ends[1] == ends[2]
+
+
+def test_a_merge_that_fails_midway_adds_nothing(new_store, monkeypatch):
+    store = new_store()
+    unreadable = samples.trial(1, measurement=samples.measurement(float("inf")))
+    with pytest.raises(WireError):
+        merge(store, [samples.record(1)], [samples.trial(0), unreadable])
+    assert (store.records(), store.trials()) == ([], [])
+
+    def full(*_):
+        raise OperationalError("INSERT", {}, Exception("database or disk is full"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "_insert_trials", full)
+        with pytest.raises(StoreError):
+            merge(store, [samples.record(1)], [samples.trial(0)])
+    assert (store.records(), store.trials()) == ([], [])
+    report = merge(store, [samples.record(1)], [samples.trial(0), samples.trial(0)])
+    assert (len(report.added), report.trials) == (1, 1)
 
 
 def test_the_report_says_what_changed(new_store):

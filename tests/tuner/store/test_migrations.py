@@ -93,6 +93,7 @@ def test_the_revisions_are_those_of_the_migrations():
 
 def test_an_old_file_is_migrated_after_a_backup(path, become_newer, caplog):
     before = dump(path)
+    path.chmod(0o600)
     become_newer()
     with caplog.at_level(logging.WARNING), Store.open(path) as store:
         assert store.records() == Store.open(path).records()
@@ -103,6 +104,7 @@ def test_an_old_file_is_migrated_after_a_backup(path, become_newer, caplog):
     assert query(path, "select distinct liked from records") == [(None,)]
     (copy,) = path.parent.glob("configs.db.bak-0001-*")
     assert dump(copy) == before
+    assert copy.stat().st_mode & 0o777 == 0o600
     assert {entry.name for entry in path.parent.iterdir()} == {path.name, copy.name}
     assert caplog.messages == [f"{path}: schema 0001 is migrated to 0002"]
 

@@ -336,6 +336,15 @@ def test_a_read_only_folder_with_a_living_writer_serves_readers_the_latest(share
 
 
 @posix
+def test_a_name_so_long_that_its_log_can_have_none(shared):
+    with closing(sqlite3.connect(shared)) as connection:
+        connection.execute("pragma journal_mode=delete")
+    path = shared.rename(shared.with_name("n" * 253))
+    path.parent.chmod(0o555)
+    assert as_nobody(path)[:2] == ["100 records read", "1 standing"]
+
+
+@posix
 def test_a_read_only_file_in_a_folder_of_ones_own(shared):
     shared.chmod(0o444)
     shared.parent.chmod(0o777)

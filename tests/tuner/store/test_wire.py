@@ -54,6 +54,13 @@ def test_a_whole_number_for_a_figure_is_the_same_record():
     assert isinstance(back.measurement.median_ms, float)
 
 
+def test_zero_has_no_sign():
+    # Its uid is the same, so which of two stays must not depend on the order in which they come.
+    document = through_json(samples.bare_record())
+    document["measurement"]["spread"] = -0.0
+    assert math.copysign(1.0, decode_record(document).measurement.spread) == 1.0
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -71,6 +78,11 @@ def test_a_whole_number_for_a_figure_is_the_same_record():
         ("target.gpu_name", "\ud800"),
         ("target.gpu_name", "x" * 2001),
         ("target.triton", None),
+        ("target.triton", "3" * 201),
+        ("template_version", "0" * 201),
+        ("candidate.template", "x" * 201),
+        ("candidate.config", {"note": "x" * 1000}),
+        ("candidate.config", {f"parameter_{n}": True for n in range(60)}),
         ("candidate.config", {"BLOCK_M": 1.5}),
         ("candidate.config", {"BLOCK_M": None}),
         ("candidate.config", {"BLOCK_M": [64]}),
