@@ -33,14 +33,19 @@ def arguments(specialization, config, ctas):
 
 
 def build(folder, name, problem, config, ctas):
-    source = compiler.source(attention_forward, arguments(problem.specialization, config, ctas), True)
+    source = compiler.source(
+        attention_forward, arguments(problem.specialization, config, ctas), True
+    )
     options = {"num_warps": 4} | ({"num_ctas": 2} if ctas == 2 else {})
     kernel = compiler.compile_kernel(source, 90, options)
     spills = compiler.resources(kernel).spills
     (folder / f"{name}.cubin").write_bytes(kernel.asm["cubin"])
     meta = {
-        "problem": [problem.headdim, problem.causal, problem.dtype], "config": dict(config),
-        "ctas": ctas, "num_warps": kernel.metadata.num_warps, "shared": kernel.metadata.shared,
+        "problem": [problem.headdim, problem.causal, problem.dtype],
+        "config": dict(config),
+        "ctas": ctas,
+        "num_warps": kernel.metadata.num_warps,
+        "shared": kernel.metadata.shared,
         "spills": spills,
     }
     (folder / f"{name}.json").write_text(json.dumps(meta))

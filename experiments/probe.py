@@ -12,11 +12,12 @@ from pathlib import Path
 from unittest.mock import patch
 
 sys.path.insert(0, ".")
-import tuner  # noqa: F401
-import torch
 from functools import partial
 from statistics import median
 
+import torch
+
+import tuner  # noqa: F401
 from kernels.attention import compiler, hopper, registry
 from kernels.attention.config import Config
 from kernels.attention.launching import DirectLaunch
@@ -45,8 +46,9 @@ def launches(meta, cubin):
     real = hopper._multiprocessors
 
     def launch(q, k, v, out):
-        with patch.object(hopper, "_ROWS", 64 * ctas), patch.object(
-            hopper, "_multiprocessors", lambda index: real(index) // ctas
+        with (
+            patch.object(hopper, "_ROWS", 64 * ctas),
+            patch.object(hopper, "_multiprocessors", lambda index: real(index) // ctas),
         ):
             work = hopper.work_out(config, causal, q, k, v, out, headdim**-0.5, 0)
         direct = DirectLaunch(kernel, work)
@@ -62,13 +64,23 @@ def launches(meta, cubin):
 def draw(batch, heads, heads_kv, seqlen_q, seqlen_k, headdim, dtype):
     kind = {"fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
     q = torch.randn(batch, heads, seqlen_q, headdim, device="cuda", dtype=kind)
-    k, v = (torch.randn(batch, heads_kv, seqlen_k, headdim, device="cuda", dtype=kind) for _ in "kv")
+    k, v = (
+        torch.randn(batch, heads_kv, seqlen_k, headdim, device="cuda", dtype=kind) for _ in "kv"
+    )
     return q, k, v, torch.full_like(q, float("nan"))
 
 
-SHAPES = [(1, 1, 1, 256, 256), (1, 2, 2, 1, 1), (2, 3, 3, 300, 300), (1, 4, 2, 1000, 1000),
-          (2, 8, 1, 129, 777), (1, 16, 16, 4097, 4097), (3, 5, 5, 64, 2048), (1, 40, 8, 700, 300),
-          (4, 32, 32, 2048, 2048)]
+SHAPES = [
+    (1, 1, 1, 256, 256),
+    (1, 2, 2, 1, 1),
+    (2, 3, 3, 300, 300),
+    (1, 4, 2, 1000, 1000),
+    (2, 8, 1, 129, 777),
+    (1, 16, 16, 4097, 4097),
+    (3, 5, 5, 64, 2048),
+    (1, 40, 8, 700, 300),
+    (4, 32, 32, 2048, 2048),
+]
 
 
 def right(name, meta, cubin):
@@ -100,11 +112,14 @@ def timed(name, meta, cubin, others):
 
     headdim, causal, dtype = meta["problem"]
     problem = Problem.on_grid(headdim, {64: 4096, 128: 8192, 256: 16384}[headdim], causal, dtype)
-    q, k, v, out = draw(problem.batch, problem.heads, problem.heads, problem.seqlen, problem.seqlen,
-                        headdim, dtype)
+    q, k, v, out = draw(
+        problem.batch, problem.heads, problem.heads, problem.seqlen, problem.seqlen, headdim, dtype
+    )
     stopwatch = CudaStopwatch(Sensor(device.uuid(0)))
-    lanes = [Lane("two", launches(meta, cubin)(q, k, v, out)),
-             Lane("own", launches(meta, None)(q, k, v, out))]
+    lanes = [
+        Lane("two", launches(meta, cubin)(q, k, v, out)),
+        Lane("own", launches(meta, None)(q, k, v, out)),
+    ]
     lanes += [Lane(label, launches(m, c)(q, k, v, out)) for label, (m, c) in others.items()]
     for lane in lanes:
         lane.prepare(stopwatch)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from functools import cache, cached_property, lru_cache
 from hashlib import sha256
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -67,7 +68,7 @@ class HopperTemplate(Template):
     """See the module and Template."""
 
     name = "hopper"
-    added: ClassVar = {"q_held": 0}
+    added: ClassVar = {"q_held": 0, "cluster": 1}
 
     @cached_property
     def version(self) -> str:
@@ -86,6 +87,7 @@ class HopperTemplate(Template):
             "whole_loop": (False, True),
             "early_halves": (0, 1, 2),
             "q_held": _Q_HELD[specialization.headdim],
+            "cluster": (1, 2),
         }
 
     def supports(self, specialization: Specialization, capability: int) -> str | None:
@@ -111,6 +113,11 @@ class HopperTemplate(Template):
         if needed > _REGISTERS[consumers][0] - 24:
             return f"acc, s, p and q alone take {needed} of {_REGISTERS[consumers][0]} registers"
         early_halves = int(config["early_halves"])
+        if config["cluster"] == 2:
+            if not _has_clusters():
+                return "clusters take Triton 3.9"
+            if q_held:
+                return "queries are not divided where programs of a cluster share keys"
         if q_held and consumers == 3:
             return f"{_REGISTERS[consumers][0]} registers are too few for q_held"
         if config["whole_loop"]:
@@ -146,7 +153,7 @@ class HopperTemplate(Template):
             BLOCK_N=block_n, consumers=consumers, stages=stages, q_buffers=q_buffers,
             ping_pong=True, defer_rescale=True, whole_loop=whole_loop,
             early_halves=1 if whole_loop and (consumers == 2 or not problem.causal) else 0,
-            q_held=0,
+            q_held=0, cluster=1,
         )  # fmt: skip
 
     def compile(self, specialization: Specialization, config: Config, capability: int) -> Binary:
@@ -154,7 +161,8 @@ class HopperTemplate(Template):
 
         source = compiler.source(attention_forward, _arguments(specialization, config), gluon=True)
         # The warps of the first consumer; Triton adds those of the others.
-        kernel = compiler.compile_kernel(source, capability, {"num_warps": 4})
+        options = {"num_warps": 4, "num_ctas": config["cluster"]}
+        kernel = compiler.compile_kernel(source, capability, options)
         return Binary(kernel, config, specialization, compiler.resources)
 
     def prepare(
@@ -193,9 +201,11 @@ def work_out(
     scale, coarse = in_base_2(sm_scale)
     limit = min(_GIANT / scale, _MAX_FP32)
     lowest = -_MAX_FP32 / max(1.0, coarse)
-    tiles = -(-seqlen_q // (_ROWS * int(config["consumers"])))
+    cluster = int(config["cluster"])
+    tiles = -(-seqlen_q // (_ROWS * cluster * int(config["consumers"])))
     all_heads = batch * heads
-    programs, head_pairs = schedule(tiles, all_heads, _multiprocessors(q.device.index), causal)
+    places = _multiprocessors(q.device.index) // cluster
+    programs, head_pairs = schedule(tiles, all_heads, places, causal)
     single_heads = all_heads - 2 * head_pairs
     units, items = head_pairs * tiles, (head_pairs + single_heads) * tiles
     after = (
@@ -209,6 +219,16 @@ def work_out(
     )  # fmt: skip
     strides = tuple(strides_of(tensor) for tensor in (q, k, v))
     return Work(programs, after, shapes, strides)
+
+
+@cache
+def _has_clusters() -> bool:
+    """Whether the Triton here, if any, has Gluon's words for them."""
+    try:
+        major, minor = metadata.version("triton").split(".")[:2]
+    except metadata.PackageNotFoundError:
+        return True
+    return (int(major), int(minor)) >= (3, 9)
 
 
 @cache
@@ -284,10 +304,15 @@ def _arguments(specialization: Specialization, config: Config) -> list[Argument]
     Integers are not specialised: one binary serves every seqlen, batch and stride.
     """
     dtype, headdim = specialization.dtype, specialization.headdim
-    layout = "NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)"
+    cluster, keys = int(config["cluster"]), int(config["BLOCK_N"])
+    layout = "NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4{})"
+    # Each block of a cluster has rows of its own, and the same keys and values.
+    own, same = (
+        ("", "") if cluster == 1 else (", cga_layout=[[0, 0, 1, 0]]", ", cga_layout=[[0, 0, 0, 0]]")
+    )
     arguments = [
-        Argument(name, f"tensordesc<{dtype}[1,1,{rows},{headdim}],{layout}>")
-        for name, rows in (("q", _ROWS), ("k", config["BLOCK_N"]), ("v", config["BLOCK_N"]))
+        Argument(name, f"tensordesc<{dtype}[1,1,{rows},{headdim}],{layout.format(cga)}>")
+        for name, rows, cga in (("q", _ROWS * cluster, own), ("k", keys, same), ("v", keys, same))
     ]
     arguments.append(Argument("out", f"*{dtype}", divisible_by=16))
     arguments.append(

@@ -120,7 +120,9 @@ def end_weights(early, rest, factor, shift, HALVES: gl.constexpr):
     if HALVES == 1:
         late = raised(rest, factor, shift)
         fresh = sum_of_halves(early, late)
-        weights = gl.convert_layout(joined(early, late), product_layout(2 * rest.shape[1], gl.num_ctas()))
+        weights = gl.convert_layout(
+            joined(early, late), product_layout(2 * rest.shape[1], gl.num_ctas())
+        )
     else:
         weights = raised(rest, factor, shift)
         fresh = row_parts(weights)

@@ -47,7 +47,8 @@ class Form:
 
     def write(self, config: Mapping[str, object]) -> str:
         """A config of the template, as a call of its class."""
-        values = (config.get(name, False) for name in self.parameters)
+        added = registry.get(self.template).added
+        values = (config.get(name, added.get(name, False)) for name in self.parameters)
         return f"{self.config}({', '.join(map(repr, values))})"
 
 
@@ -57,7 +58,7 @@ _HOPPER = Form(
     config="Hopper",
     parameters=(
         "BLOCK_N", "consumers", "stages", "q_buffers", "ping_pong", "defer_rescale", "whole_loop",
-        "early_halves", "q_held",
+        "early_halves", "q_held", "cluster",
     ),
     kernel=KERNEL,
     jit="gluon.jit",

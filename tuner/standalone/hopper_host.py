@@ -16,8 +16,14 @@ from kernels.attention.hopper_kernel import attention_forward as _custom_attn_fw
 from kernels.attention.template import Launch
 from tuner.standalone.direct import direct
 
-# Of a block of queries, keys or values in shared memory.
-LAYOUT = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)
+
+def shared_layout(cluster: int, row: int) -> NVMMASharedLayout:
+    """Of a block of queries, keys or values in shared memory, whose second half, if `row` is 1, is
+    in the second block of a cluster."""
+    alone = {"swizzle_byte_width": 128, "element_bitwidth": 16, "rank": 4}
+    if cluster == 1:
+        return NVMMASharedLayout(**alone)
+    return NVMMASharedLayout(**alone, cga_layout=[[0, 0, row, 0]])
 
 
 class Hopper(NamedTuple):
@@ -32,6 +38,7 @@ class Hopper(NamedTuple):
     whole_loop: bool
     early_halves: int
     q_held: int
+    cluster: int
 
     def launch(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, causal: bool, scale: float
@@ -45,15 +52,18 @@ class Hopper(NamedTuple):
         Returns:
             What launches it for others like them, if anything but this does.
         """
-        work = work_out({"consumers": self.consumers}, causal, q, k, v, out, scale, 0)
+        dealt = {"consumers": self.consumers, "cluster": self.cluster}
+        work = work_out(dealt, causal, q, k, v, out, scale, 0)
         assert work is not None
         headdim = q.shape[3]
+        own, same = shared_layout(self.cluster, 1), shared_layout(self.cluster, 0)
         sources = [
-            GluonDescriptor(tensor, list(shape), list(steps), [1, 1, rows, headdim], LAYOUT)
-            for tensor, shape, steps, rows in zip(
-                (q, k, v), work.shapes, work.strides, (_ROWS, self.block_n, self.block_n)
+            GluonDescriptor(tensor, list(shape), list(steps), [1, 1, rows, headdim], layout)
+            for tensor, shape, steps, rows, layout in zip(
+                (q, k, v), work.shapes, work.strides,
+                (_ROWS * self.cluster, self.block_n, self.block_n), (own, same, same),
             )
-        ]
+        ]  # fmt: skip
         consumer_registers, producer_registers = _REGISTERS[self.consumers]
         kernel = _custom_attn_fwd[(work.blocks,)](
             *sources,
@@ -74,6 +84,7 @@ class Hopper(NamedTuple):
             Q_HELD=self.q_held,
             CONSUMER_REGISTERS=consumer_registers,
             PRODUCER_REGISTERS=producer_registers,
+            num_ctas=self.cluster,
             num_warps=4,  # of the first consumer; Triton adds those of the others
             enable_fp_fusion=True,
         )

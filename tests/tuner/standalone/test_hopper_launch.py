@@ -39,8 +39,11 @@ class Told:
         self.arguments: dict[str, Any] = {}
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        def launch(*arguments: Any, num_warps: int, enable_fp_fusion: bool, **named: Any) -> str:
+        def launch(
+            *arguments: Any, num_warps: int, num_ctas: int, enable_fp_fusion: bool, **named: Any
+        ) -> str:
             assert (num_warps, enable_fp_fusion) == (4, True)
+            self.ctas = num_ctas
             self.grid = grid
             positional = dict(zip(self.names, arguments))
             assert not positional.keys() & named.keys()
@@ -92,7 +95,7 @@ def test_grid_and_arguments_are_those_of_the_template(
 
         work = hopper.work_out(config, causal, q, k, v, out, scale, 0)
         assert work is not None
-        assert told.grid == (work.blocks,)
+        assert (told.grid, told.ctas) == ((work.blocks,), config["cluster"])
         again(16, 32, 48, 64, None, 7)
         described = zip(range(3), (16, 32, 48), work.shapes, work.strides)
         inputs = tuple(value for each in described for value in each)
