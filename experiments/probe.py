@@ -9,7 +9,6 @@ import json
 import sys
 import time
 from pathlib import Path
-from unittest.mock import patch
 
 sys.path.insert(0, ".")
 from functools import partial
@@ -25,36 +24,30 @@ from kernels.attention.problem import Problem
 from kernels.attention.reference import attention_reference
 
 template = registry.get("hopper")
+KEPT = []  # modules, which must not be unloaded
 
 
 def launches(meta, cubin):
-    """(q, k, v, out) -> None, by the cubin; by the package's own kernel for None."""
+    """(q, k, v, out) -> a launch, by the cubin; by the package's own kernel for None."""
     headdim, causal, dtype = meta["problem"]
     problem = Problem.on_grid(headdim, 4096, causal, dtype)
-    config, ctas = Config(meta["config"]), meta["ctas"]
+    config = Config(meta["config"], cluster=1)
     kernel = compiler.Loaded(template.compile(problem.specialization, config, 90).kernel)
     if cubin is not None:
         from triton.runtime import driver
 
-        loaded = driver.active.utils.load_binary("attention_forward", cubin, meta["shared"], 0)
-        kernel.__class__ = type("Kept", (compiler.Loaded,), {})  # so that it can hold the module
-        kernel.kept = loaded
-        kernel._head = (loaded[1], *kernel._head[1:])
-        kernel._metadata = (meta["num_warps"], ctas, meta["shared"])
-    else:
-        ctas = 1
-    real = hopper._multiprocessors
+        config = Config(meta["config"])
+        packed = tuple(meta["packed"])
+        found = driver.active.utils.load_binary("attention_forward", cubin, packed[2], 0)
+        KEPT.append(found)
+        kernel._head = (found[1], *kernel._head[1:])
+        kernel._metadata = packed
 
     def launch(q, k, v, out):
-        with (
-            patch.object(hopper, "_ROWS", 64 * ctas),
-            patch.object(hopper, "_multiprocessors", lambda index: real(index) // ctas),
-        ):
-            work = hopper.work_out(config, causal, q, k, v, out, headdim**-0.5, 0)
+        work = hopper.work_out(config, causal, q, k, v, out, headdim**-0.5, 0)
         direct = DirectLaunch(kernel, work)
         stream = torch.cuda.current_stream().cuda_stream
-        addresses = [t.data_ptr() for t in (q, k, v, out)]
-        run = partial(direct, *addresses, None, stream)
+        run = partial(direct, *(t.data_ptr() for t in (q, k, v, out)), None, stream)
         run()
         return run
 
