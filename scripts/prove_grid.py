@@ -181,31 +181,29 @@ def rows_of(report: list[Row]) -> list[Row]:
         LookupError, TypeError, ValueError: it wrote no such thing.
     """
     for row in report:
-        if not isinstance(row["problem"], str) or row["kind"] not in ("own", "near"):
+        texts = (row[name] for name in ("problem", "kind", "note", "record", "best"))
+        if not all(isinstance(text, str) for text in texts) or row["kind"] not in ("own", "near"):
             raise ValueError("a row names no problem")
         if (row["regret"] or 1.0) < 1.0 or (row["tflops"] or 1.0) < 0.0 or row["raced"] < 0:
             raise ValueError("a row has figures that cannot be")
-        _ = row["note"].replace, row["record"], row["best"]
     return report
 
 
 def written(
     parser: argparse.ArgumentParser,
     option: str,
-    path: Path | None,
+    path: Path,
     read: Callable[[Any], Found],
-) -> Found | None:
-    """What `read` makes of the JSON in `path`; None where none is named, or no output is there."""
-    if path is None or (option == "--output" and not path.exists()):
-        return None
+    writer: str,
+) -> Found:
+    """What `read` makes of the JSON that `writer` wrote to `path`."""
     try:
         return read(json.loads(path.read_text()))
     except OSError as error:
         parser.error(f"{option} is {shown(str(path), 300)}, but cannot be read: {error.strerror}")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         parser.error(
-            f"{option} is {shown(str(path), 300)}, but must be a file that "
-            f"{'this script' if option == '--output' else 'prove_search.py'} wrote: {error}"
+            f"{option} is {shown(str(path), 300)}, but must be a file that {writer} wrote: {error}"
         )
 
 
@@ -225,8 +223,12 @@ def main(words: Sequence[str] | None = None) -> None:
     if not arguments.database.exists():
         parser.error(f"{arguments.database} does not exist")
     refusals.output(parser, arguments.output)
-    rows = written(parser, "--output", arguments.output, rows_of) or []
-    proven = written(parser, "--proof", arguments.proof, proven_by) or {}
+    rows: list[Row] = []
+    if arguments.output.exists():
+        rows = written(parser, "--output", arguments.output, rows_of, "this script")
+    proven: dict[Problem, list[Candidate]] = {}
+    if arguments.proof is not None:
+        proven = written(parser, "--proof", arguments.proof, proven_by, "prove_search.py")
     if not has_gpu():
         parser.error("this measures, but there is no NVIDIA GPU here")
 

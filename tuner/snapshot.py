@@ -17,7 +17,7 @@ from tuner.store.layers import Layers, change_token, named, told
 from tuner.target import Target
 
 LOOK_EVERY_S = 5.0
-_NOTHING = Layers([], []).snapshot_hash()
+_NOTHING = Layers([], []).snapshot_hash()  # now: what fails later may be this very step
 
 _Shelf = Mapping[Specialization, tuple[Record, ...]]
 

@@ -74,3 +74,12 @@ class Trial:
     resources: Resources | None = None  # whatever compiled
     compile_s: float | None = None
     evaluate_s: float | None = None
+
+    @property
+    def key(self) -> tuple[Problem, str, str, str, str, str, str]:
+        """What a database holds at most one trial of; in a fixed order."""
+        target, candidate = self.target, self.candidate
+        return (
+            self.problem, target.hardware.key, target.triton, candidate.template,
+            self.template_version, candidate.config.key, self.origin,
+        )  # fmt: skip

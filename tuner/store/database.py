@@ -229,7 +229,8 @@ class Store:
         """The trials that have all that is given, oldest first. Bad rows are skipped, as in
         `records`."""
         wanted = matching(problem, hardware, triton, origin)
-        return sorted(self._read(select(*columns(trials)).where(wanted), rows.trial_of), key=_age)
+        found = self._read(select(*columns(trials)).where(wanted), rows.trial_of)
+        return sorted(found, key=lambda trial: (trial.measured_at, trial.key))
 
     def close(self) -> None:
         """Let go of the database. Safe to call twice."""
@@ -367,15 +368,6 @@ def _expanded(location: str | Path) -> Path:
             f"the database is {shown(str(location))}, but must be an absolute path or a URL where "
             f"there is no working directory ({error.strerror})"
         ) from None
-
-
-def _age(trial: Trial) -> tuple[object, ...]:
-    # After the date all of the key, so that ties do not come in any order.
-    target, candidate = trial.target, trial.candidate
-    return (
-        trial.measured_at, trial.problem, target.hardware.key, target.triton, candidate.template,
-        trial.template_version, candidate.config.key, trial.origin,
-    )  # fmt: skip
 
 
 def _whole(row: Any, parse: Callable[[Any], object]) -> bool:

@@ -109,22 +109,13 @@ def _newer(into: Store, trials: Iterable[Trial]) -> list[Trial]:
     if not trials:
         return []
     latest = tomorrow()
-    there = {_identity(trial): trial for trial in into.trials() if trial.measured_at <= latest}
+    there = {trial.key: trial for trial in into.trials() if trial.measured_at <= latest}
     kept: dict[tuple[object, ...], Trial] = {}
     for trial in trials:
-        identity = _identity(trial)
-        rival = kept.get(identity) or there.get(identity)
+        rival = kept.get(trial.key) or there.get(trial.key)
         if rival is None or _seniority(rival) < _seniority(trial):
-            kept[identity] = trial
+            kept[trial.key] = trial
     return list(kept.values())
-
-
-def _identity(trial: Trial) -> tuple[object, ...]:
-    """What the table holds one trial of."""
-    return (
-        trial.problem, trial.target.hardware.key, trial.target.triton, trial.candidate,
-        trial.template_version, trial.origin,
-    )  # fmt: skip
 
 
 def _seniority(trial: Trial) -> Any:
