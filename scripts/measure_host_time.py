@@ -17,7 +17,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -34,8 +34,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from kernels.attention import hopper, registry
+from kernels.attention.launching import DirectLaunch
 from kernels.attention.problem import HEADDIMS, Problem
-from kernels.attention.template import Binary, Launch, Resources
+from kernels.attention.template import Launch
 from tuner import repetition, runtime
 
 BLOCKS = 21
@@ -89,20 +90,20 @@ def _on_cpu(headdim: int) -> Iterator[Figure]:
     }
     for name, call in _ours().items():
         given, entry, lse_shape = entries[name]
-        prepare = partial(_prepared, *given, lse_shape is not None)
+        prepare = partial(_prepared, *given)
         repetition.remember(q, k, v, True, None, prepare, entry, lse_shape)
         yield from _figures(name, headdim, call)
 
 
-def _prepared(q: Tensor, k: Tensor, v: Tensor, lse: bool) -> Launch | None:
+def _prepared(q: Tensor, k: Tensor, v: Tensor) -> Launch:
     """The Hopper template's launch of a causal call, whose kernel is a stand-in."""
     batch, heads, seqlen, headdim = q.shape
     problem = Problem(headdim, seqlen, True, "fp16", batch, heads)
     config = registry.get("hopper").default(problem, 90)
-    specialization = replace(problem.specialization, lse=lse)
-    binary = Binary(None, config, specialization, lambda _: Resources(0, 0, 0))
+    work = hopper.work_out(config, True, q, k, v, torch.empty_like(q), headdim**-0.5, 0)
+    assert work is not None
     kernel: Any = _Nothing()
-    return hopper._work_out(kernel, binary, q, k, v, torch.empty_like(q), headdim**-0.5, 0)
+    return DirectLaunch(kernel, work)
 
 
 def _ours() -> dict[str, Call]:

@@ -31,7 +31,7 @@ MAY = {
     "backward": {"fallback"},
     "forward": {"backward", "fallback", "plans", "validation"},
     "runtime": {"forward", "repetition", "validation"},
-    "standalone": WORDS | {"resolve", "validation"},
+    "standalone": WORDS | {"repetition", "resolve", "validation"},
     "huggingface": {"fallback", "runtime"},
     "bench": WORDS | {"evaluate", "runtime"},
     "doctor": WORDS | {"store"},

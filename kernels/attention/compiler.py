@@ -12,7 +12,6 @@ loads neither Triton nor torch.
 
 from __future__ import annotations
 
-import copy
 import ctypes
 import inspect
 import os
@@ -21,6 +20,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy as shallow_copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -171,7 +171,7 @@ class Loaded:
         from triton import knobs
 
         # Triton keeps one module per CompiledKernel; ours is a second handle on the same binary.
-        self._kernel = copy.copy(kernel)
+        self._kernel = shallow_copy(kernel)
         self._kernel.module = self._kernel.function = self._kernel._run = None
         with _relaxed_capture():
             self._kernel._init_handles()

@@ -7,17 +7,18 @@ is compiled without a GPU and how it is launched. Importing it loads neither Tri
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import cache, cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kernels.attention import compiler, launching
 from kernels.attention.base_2 import in_base_2
 from kernels.attention.capability import limits
 from kernels.attention.compiler import Argument
 from kernels.attention.config import Config
-from kernels.attention.launching import DirectLaunch, strides_of, visible
+from kernels.attention.launching import Work, strides_of, visible
 from kernels.attention.layout import ALIGNMENT
 from kernels.attention.problem import DTYPES, HEADDIMS, Problem, Specialization
 from kernels.attention.template import Binary, Launch, Space, Template
@@ -167,20 +168,20 @@ class HopperTemplate(Template):
         causal_offset: int = 0,
     ) -> Launch | None:
         """As Template.prepare. Keys that causality hides from every row are not read at all."""
-        return launching.prepare(_work_out, binary, q, k, v, out, sm_scale, causal_offset)
+        return launching.prepare(work_out, binary, q, k, v, out, sm_scale, causal_offset)
 
 
-def _work_out(
-    kernel: compiler.Loaded,
-    binary: Binary,
+def work_out(
+    config: Mapping[str, Any],
+    causal: bool,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     out: Tensor,
     sm_scale: float,
     causal_offset: int,
-) -> DirectLaunch | None:
-    causal = binary.specialization.causal
+) -> Work | None:
+    """See launching.WorkOut."""
     batch, heads, seqlen_q, headdim = q.shape
     _, heads_kv, seqlen_k, _ = k.shape
     if causal:
@@ -192,7 +193,7 @@ def _work_out(
     scale, coarse = in_base_2(sm_scale)
     limit = min(_GIANT / scale, _MAX_FP32)
     lowest = -_MAX_FP32 / max(1.0, coarse)
-    tiles = -(-seqlen_q // (_ROWS * int(binary.config["consumers"])))
+    tiles = -(-seqlen_q // (_ROWS * int(config["consumers"])))
     all_heads = batch * heads
     programs, head_pairs = schedule(tiles, all_heads, _multiprocessors(q.device.index), causal)
     single_heads = all_heads - 2 * head_pairs
@@ -207,7 +208,7 @@ def _work_out(
         *(None,) * _CONSTEXPRS,
     )  # fmt: skip
     strides = tuple(strides_of(tensor) for tensor in (q, k, v))
-    return DirectLaunch(kernel, programs, after, shapes, strides)
+    return Work(programs, after, shapes, strides)
 
 
 @cache

@@ -6,8 +6,8 @@ addresses too, the tensor descriptors, once for each set of addresses.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from kernels.attention import compiler
@@ -19,29 +19,31 @@ if TYPE_CHECKING:
 _KEPT = 1024  # launches per loaded binary, and sets of addresses per launch
 
 
+class Work(NamedTuple):
+    """What a launch is to do, but for the addresses.
+
+    Attributes:
+        after: the kernel's arguments after lse, constexprs as None.
+        shapes, strides: of q, k and v, if they are read through descriptors; else empty.
+    """
+
+    blocks: int
+    after: tuple[Any, ...]
+    shapes: tuple[tuple[int, ...], ...] = ()
+    strides: tuple[tuple[int, ...], ...] = ()
+
+
 class DirectLaunch:
     """See template.Launch: hands a kernel q, k and v (as addresses, or as descriptors), out, lse,
     and the rest of its arguments."""
 
     __slots__ = ("_after", "_blocks", "_described", "_descriptors", "_kernel")
 
-    def __init__(
-        self,
-        kernel: compiler.Loaded,
-        blocks: int,
-        after: tuple[Any, ...],
-        shapes: tuple[tuple[int, ...], ...] = (),
-        strides: tuple[tuple[int, ...], ...] = (),
-    ) -> None:
-        """
-        Args:
-            after: the kernel's arguments after lse.
-            shapes, strides: of q, k and v, if they are read through descriptors; else empty.
-        """
+    def __init__(self, kernel: compiler.Loaded, work: Work) -> None:
         self._kernel = kernel
-        self._blocks = blocks
-        self._after = after
-        self._descriptors = tuple(map(kernel.descriptor, range(3), shapes, strides))
+        self._blocks = work.blocks
+        self._after = work.after
+        self._descriptors = tuple(map(kernel.descriptor, range(3), work.shapes, work.strides))
         # The kernel's arguments before out, by the addresses of q, k and v.
         self._described: dict[tuple[int, int, int], tuple[Any, ...]] = {}
 
@@ -59,9 +61,10 @@ class DirectLaunch:
         return described
 
 
-Work = Callable[
-    [compiler.Loaded, Binary, "Tensor", "Tensor", "Tensor", "Tensor", float, int],
-    DirectLaunch | None,
+# Of a config, whether the mask is causal, q, k, v, out, sm_scale and the mask's offset; None where
+# there is nothing to do.
+WorkOut = Callable[
+    [Mapping[str, Any], bool, "Tensor", "Tensor", "Tensor", "Tensor", float, int], Work | None
 ]
 
 
@@ -80,7 +83,7 @@ _loaded: WeakKeyDictionary[Any, dict[int, _Loaded]] = WeakKeyDictionary()
 
 
 def prepare(
-    work_out: Work,
+    work_out: WorkOut,
     binary: Binary,
     q: Tensor,
     k: Tensor,
@@ -89,8 +92,7 @@ def prepare(
     sm_scale: float,
     causal_offset: int,
 ) -> DirectLaunch | None:
-    """As Template.prepare; what is not known yet is asked of `work_out`, with the binary as it is
-    loaded on q's device before the other arguments."""
+    """As Template.prepare; what is not known yet is asked of `work_out`."""
     device = q.device.index
     kernels = _loaded.get(binary.kernel)
     if kernels is None:
@@ -107,7 +109,9 @@ def prepare(
     except KeyError:
         if len(loaded.launches) >= _KEPT:
             loaded.launches.clear()
-        launch = work_out(loaded.kernel, binary, q, k, v, out, sm_scale, causal_offset)
+        causal = binary.specialization.causal
+        work = work_out(binary.config, causal, q, k, v, out, sm_scale, causal_offset)
+        launch = None if work is None else DirectLaunch(loaded.kernel, work)
         loaded.launches[key] = launch
         return launch
 

@@ -6,16 +6,17 @@ one is compiled without a GPU and how it is launched. Importing it loads neither
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernels.attention import compiler, launching
 from kernels.attention.base_2 import in_base_2
 from kernels.attention.capability import limits, supported
 from kernels.attention.compiler import Argument
 from kernels.attention.config import Config, Value
-from kernels.attention.launching import DirectLaunch, strides_of, visible
+from kernels.attention.launching import Work, strides_of, visible
 from kernels.attention.layout import ALIGNMENT
 from kernels.attention.problem import DTYPES, HEADDIMS, Problem, Specialization
 from kernels.attention.template import Binary, Launch, Resources, Space, Template
@@ -185,20 +186,20 @@ class PortableTemplate(Template):
         causal_offset: int = 0,
     ) -> Launch | None:
         """As Template.prepare. Keys that causality hides from every row are not read at all."""
-        return launching.prepare(_work_out, binary, q, k, v, out, sm_scale, causal_offset)
+        return launching.prepare(work_out, binary, q, k, v, out, sm_scale, causal_offset)
 
 
-def _work_out(
-    kernel: compiler.Loaded,
-    binary: Binary,
+def work_out(
+    config: Mapping[str, Any],
+    causal: bool,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     out: Tensor,
     sm_scale: float,
     causal_offset: int,
-) -> DirectLaunch | None:
-    config, causal = binary.config, binary.specialization.causal
+) -> Work | None:
+    """See launching.WorkOut."""
     batch, heads, seqlen_q, headdim = q.shape
     _, heads_kv, seqlen_k, _ = k.shape
     if causal:
@@ -214,10 +215,10 @@ def _work_out(
         scale, coarse, *(None,) * _CONSTEXPRS,
     )  # fmt: skip
     if not config["tma"]:
-        return DirectLaunch(kernel, blocks, after)
+        return Work(blocks, after)
     keys = (batch, heads_kv, seqlen_k, headdim)
     shapes = ((batch, heads, seqlen_q, headdim), keys, keys)
-    return DirectLaunch(kernel, blocks, after, shapes, strides[:3])
+    return Work(blocks, after, shapes, strides[:3])
 
 
 def _registers(headdim: int, config: Config) -> int:

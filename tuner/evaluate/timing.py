@@ -13,10 +13,12 @@ SAMPLE_MS = 5.0
 LEAST_LAUNCHES = 3
 WARM_UP_MS = 25.0
 SAMPLES = 7
-# A card that rested for this long is faster at first than it will be under its power cap: then load
-# goes before the first sample until the cap has set in. Who waits for so long has the time.
-RESTED_S = 0.5
-RESTED_WARM_UP_MS = 400.0
+# A card that rested is faster at first than under its power cap: a cold H200 was seen to run at
+# 1980 MHz, a seventh above the clock that it kept, for more than 0.4 s. So load goes before the
+# first sample, the longer the longer it rested: who waited for so long has the time.
+LOAD_PER_REST = 0.4
+MOST_LOAD_MS = 1500.0
+MOST_LOADS = 5000  # launches of it, each of which may be an event and a flush of the L2
 
 # What a race may take to tell the fastest apart once they are alone. Where a sample differs from
 # the next by 3 %, that is for some 100 rounds of two lanes, and what differs by 1 % is told.
@@ -87,8 +89,8 @@ def take_samples(
         if second > HOPELESS * best_ms:
             return Timing((first, second), pruned=True)
         first = second
-    warm_up_ms = WARM_UP_MS if rested_s < RESTED_S else RESTED_WARM_UP_MS
-    first = min(first, sample(launches_per_sample(first, warm_up_ms)))
+    warm_up_ms = min(max(WARM_UP_MS, LOAD_PER_REST * 1e3 * rested_s), MOST_LOAD_MS)
+    first = min(first, sample(min(launches_per_sample(first, warm_up_ms), MOST_LOADS)))
     launches = launches_per_sample(first)
     samples: list[float] = []
     while len(samples) < SAMPLES:

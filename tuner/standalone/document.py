@@ -46,7 +46,6 @@ def standalone_file(records: Iterable[Record], target: Target) -> str:
         },
         decorators={names.get(form.kernel, form.kernel): form.decorator for form in held},
         annotations={names.get(form.kernel, form.kernel): form.annotations for form in held},
-        stand_ins={ours: other for form in held for ours, other in form.stand_ins.items()},
         names=names,
     )
     entries = [(form.host, form.config) for form in held]

@@ -24,7 +24,6 @@ class Form:
         jit: the decorator's name.
         unspecialized: integers that get no binaries of their own, as in the template.
         annotations: types of integers that are not to be told from their values.
-        stand_ins: see inline.Changes.
         about: the modules whose docstrings explain the kernel.
     """
 
@@ -37,7 +36,6 @@ class Form:
     unspecialized: tuple[str, ...]
     about: tuple[str, ...]
     annotations: Mapping[str, str] = field(default_factory=dict)
-    stand_ins: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def decorator(self) -> str:
@@ -69,11 +67,6 @@ _HOPPER = Form(
         "single_heads", "by_single_heads",
     ),
     annotations=dict.fromkeys(("out_batch", "out_head", "out_row"), "gl.int64"),
-    stand_ins={
-        "kernels.attention.compiler.Loaded": "object",
-        "kernels.attention.launching.DirectLaunch": "tuner.standalone.stand_ins.DirectLaunch",
-        "kernels.attention.template.Binary": "tuner.standalone.stand_ins.Binary",
-    },
     about=(
         "hopper_kernel", "hopper_schedule", "hopper_pipeline", "hopper_matmuls", "hopper_softmax",
         "hopper_ptx",

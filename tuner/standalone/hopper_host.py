@@ -1,21 +1,20 @@
 """What a standalone file does to launch the Hopper kernel.
 
-What is worked out for a launch is hopper.py's own function, over the few facts that it asks of our
-compiled binaries. Nobody imports this module: see portable_host.
+Nobody imports this module: see portable_host.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 from triton.experimental.gluon.language import NVMMASharedLayout
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 
-from kernels.attention.hopper import _CONSTEXPRS, _REGISTERS, _ROWS
-from kernels.attention.hopper import _work_out as work_out
+from kernels.attention.hopper import _CONSTEXPRS, _REGISTERS, _ROWS, work_out
 from kernels.attention.hopper_kernel import attention_forward as _custom_attn_fwd
-from tuner.standalone.stand_ins import Binary, Specialization
+from kernels.attention.template import Launch
+from tuner.standalone.direct import direct
 
 # Of a block of queries, keys or values in shared memory.
 LAYOUT = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)
@@ -36,15 +35,18 @@ class Hopper(NamedTuple):
 
     def launch(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, causal: bool, scale: float
-    ) -> None:
+    ) -> Launch | None:
         """Enqueue the kernel on the current stream of the current device.
 
         Args:
             q, k, v, out: none of them empty, rows dense and aligned to 16 bytes.
             scale: at least 0.
+
+        Returns:
+            What launches it for others like them, if anything but this does.
         """
-        binary: Any = Binary(Specialization(causal), {"consumers": self.consumers})
-        work: Any = work_out(_custom_attn_fwd, binary, q, k, v, out, scale, 0)
+        work = work_out({"consumers": self.consumers}, causal, q, k, v, out, scale, 0)
+        assert work is not None
         headdim = q.shape[3]
         sources = [
             GluonDescriptor(tensor, list(shape), list(steps), [1, 1, rows, headdim], LAYOUT)
@@ -53,7 +55,7 @@ class Hopper(NamedTuple):
             )
         ]
         consumer_registers, producer_registers = _REGISTERS[self.consumers]
-        _custom_attn_fwd[(work.programs,)](
+        kernel = _custom_attn_fwd[(work.blocks,)](
             *sources,
             out,
             None,
@@ -75,3 +77,4 @@ class Hopper(NamedTuple):
             num_warps=4,  # of the first consumer; Triton adds those of the others
             enable_fp_fusion=True,
         )
+        return direct(kernel, work, q.device.index)

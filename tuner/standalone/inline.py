@@ -3,7 +3,7 @@
 The modules are parsed, not imported, so that it works where neither torch nor Triton is installed,
 and what comes out is the text that was written, comments included. An alias at an import
 (`from x import y as z`) is the name that y gets. Where two modules mean different things by one
-name, the later one's gets its module's name in front.
+name, the later one's gets its module's name in front, as does what is called like an import.
 """
 
 from __future__ import annotations
@@ -31,21 +31,18 @@ class Inlined:
 
 @dataclass(frozen=True)
 class Changes:
-    """What is to differ from the sources. Keys are names in the result, but for `stand_ins`.
+    """What is to differ from the sources. Keys are names in the result.
 
     Attributes:
         values: instead of the values that these names are assigned.
         decorators: instead of those of these functions.
         annotations: of parameters of these functions that have none.
-        stand_ins: dotted names of ours, and what is taken in their place: another one, or a
-            builtin.
         names: other names for these.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
     decorators: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    stand_ins: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -96,7 +93,7 @@ class _Piece:
 
 @dataclass(frozen=True)
 class _Meaning:
-    """What a name of ours stands for: a definition, where `module` has one of that name."""
+    """What a name of ours stands for: a definition of `module`."""
 
     module: str
     name: str
@@ -241,10 +238,6 @@ class _Collection:
 
     def take(self, module: str, name: str) -> _Meaning | None:
         """Take what `name` means in `module`, and all that it uses; None if it is not ours."""
-        stand_in = self.changes.stand_ins.get(f"{module}.{name}")
-        if stand_in is not None:
-            origin, _, other = stand_in.rpartition(".")
-            return self.take(origin, other) if origin else _Meaning("", other)
         source = self.sources.get(module) or self.sources.setdefault(module, _Source(module))
         statement = source.definitions.get(name)
         if statement is None:
@@ -269,7 +262,7 @@ class _Collection:
             meaning = self.take(source.module, head)
         if meaning is not None:
             source.uses[written] = meaning
-            if meaning.module not in ("", source.module):
+            if meaning.module != source.module:
                 self.needs.setdefault(source.module, set()).add(meaning.module)
 
     def _take_import(self, source: _Source, name: str) -> _Meaning | None:
@@ -291,9 +284,12 @@ class _Collection:
         return None
 
     def final_names(self) -> dict[_Meaning, str]:
-        """The names in the result. Equal definitions of one name share it."""
+        """The names in the result. Equal definitions of one name share it; what is imported has
+        its own."""
         finals: dict[_Meaning, str] = {}
-        bearers: dict[str, object] = {}
+        bearers: dict[str, object] = {
+            each.asname or each.name.partition(".")[0]: each for each in self.imports
+        }
         for source in self.in_order():
             for statement in source.statements:
                 for name in _names(statement) if statement in source.taken else ():
@@ -306,9 +302,6 @@ class _Collection:
                         final = f"{home.upper() if name.isupper() else home}_{name}"
                         assert bearers.setdefault(final, definition) == definition
                     finals[meaning] = final
-            for meaning in source.uses.values():
-                if not meaning.module:
-                    finals[meaning] = meaning.name
         return finals
 
     def in_order(self) -> list[_Source]:

@@ -11,9 +11,10 @@ from typing import NamedTuple
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.attention.base_2 import in_base_2
-from kernels.attention.launching import strides_of
+from kernels.attention.portable import _CONSTEXPRS, work_out
 from kernels.attention.portable_kernel import attention_forward as _custom_attn_fwd_portable
+from kernels.attention.template import Launch
+from tuner.standalone.direct import direct
 
 
 class Portable(NamedTuple):
@@ -32,39 +33,32 @@ class Portable(NamedTuple):
 
     def launch(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, causal: bool, scale: float
-    ) -> None:
+    ) -> Launch | None:
         """Enqueue the kernel on the current stream of the current device.
 
         Args:
             q, k, v, out: none of them empty, rows dense and aligned to 16 bytes.
             scale: at least 0.
+
+        Returns:
+            What launches it for others like them, if anything but this does.
         """
-        batch, heads, seqlen_q, headdim = q.shape
-        heads_kv, seqlen_k = k.shape[1], k.shape[2]
-        if causal:
-            seqlen_k = min(seqlen_k, seqlen_q)  # no row sees a later key
-        strides = [strides_of(tensor) for tensor in (q, k, v, out)]
+        tiling = {"BLOCK_M": self.block_m, "tma": self.tma}
+        work = work_out(tiling, causal, q, k, v, out, scale, 0)
+        assert work is not None
+        headdim = q.shape[3]
         sources = [q, k, v]
         if self.tma:
-            keys = [batch, heads_kv, seqlen_k, headdim]
-            shapes = ([batch, heads, seqlen_q, headdim], keys, keys)
             blocks = (self.block_m, self.block_n, self.block_n)
             sources = [
-                TensorDescriptor(tensor, shape, list(steps), [1, 1, block, headdim])
-                for tensor, shape, steps, block in zip(sources, shapes, strides, blocks)
+                TensorDescriptor(tensor, list(shape), list(steps), [1, 1, block, headdim])
+                for tensor, shape, steps, block in zip(sources, work.shapes, work.strides, blocks)
             ]
-        blocks_in_all = -(-seqlen_q // self.block_m) * batch * heads
-        _custom_attn_fwd_portable[(blocks_in_all,)](
+        kernel = _custom_attn_fwd_portable[(work.blocks,)](
             *sources,
             out,
             None,
-            *(stride for of_one in strides for stride in of_one[:3]),
-            heads,
-            heads // heads_kv,
-            seqlen_q,
-            seqlen_k,
-            0,
-            *in_base_2(scale),
+            *work.after[:-_CONSTEXPRS],
             HEADDIM=headdim,
             CAUSAL=causal,
             LSE=False,
@@ -81,3 +75,4 @@ class Portable(NamedTuple):
             maxnreg=self.maxnreg or None,
             enable_fp_fusion=True,
         )
+        return direct(kernel, work, q.device.index)

@@ -65,10 +65,13 @@ def test_a_typical_timing_takes_less_than_a_tenth_of_a_second() -> None:
 
 
 def test_a_card_that_rested_is_under_load_before_it_is_timed() -> None:
-    for rested_s, load_ms in ((0.1, 25), (3.0, 400), (math.inf, 400)):
+    for rested_s, load_ms in ((0.01, 25), (0.5, 200), (3.0, 1200), (math.inf, 1500)):
         kernel = Kernel(1.5)
         timing.take_samples(kernel.sample, 1.5, rested_s)
         assert kernel.spent == pytest.approx(load_ms + timing.SAMPLES * timing.SAMPLE_MS, abs=10)
+        short = Kernel(0.01)
+        timing.take_samples(short.sample, None, rested_s)
+        assert short.spent < 52 + timing.SAMPLES * timing.SAMPLE_MS
         hopeless = Kernel(3.1)
         timing.take_samples(hopeless.sample, 1.5, rested_s)
         assert hopeless.spent < 7  # which needs no such care

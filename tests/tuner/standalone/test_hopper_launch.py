@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,17 +17,17 @@ from tests.tuner.standalone import exported  # noqa: E402
 from tuner.standalone.document import standalone_file  # noqa: E402
 
 
-class Described:
-    """Stands for a loaded kernel: keeps what its descriptors are made of."""
+class Loaded:
+    """Stands for the compiled kernel: keeps what a repeated launch tells it."""
 
     def __init__(self) -> None:
-        self.shapes: list[tuple[int, ...]] = []
-        self.strides: list[tuple[int, ...]] = []
+        self.told: tuple[Any, ...] = ()
 
-    def descriptor(self, index: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
-        assert index == len(self.shapes)
-        self.shapes.append(shape)
-        self.strides.append(strides)
+    def descriptor(self, index: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+        return lambda address: (index, address, shape, strides)
+
+    def __call__(self, *told: Any) -> None:
+        self.told = told
 
 
 class Told:
@@ -40,12 +39,13 @@ class Told:
         self.arguments: dict[str, Any] = {}
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        def launch(*arguments: Any, num_warps: int, enable_fp_fusion: bool, **named: Any) -> None:
+        def launch(*arguments: Any, num_warps: int, enable_fp_fusion: bool, **named: Any) -> str:
             assert (num_warps, enable_fp_fusion) == (4, True)
             self.grid = grid
             positional = dict(zip(self.names, arguments))
             assert not positional.keys() & named.keys()
             self.arguments = {**positional, **named}
+            return "compiled"
 
         return launch
 
@@ -73,8 +73,9 @@ def test_grid_and_arguments_are_those_of_the_template(
     headdim: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = exported.load(standalone_file([], exported.TARGET), tmp_path)
-    told = Told(module._custom_attn_fwd)
+    told, loaded = Told(module._custom_attn_fwd), Loaded()
     monkeypatch.setattr(module, "_custom_attn_fwd", told)
+    monkeypatch.setattr(module, "loaded", lambda kernel, device: {"compiled": loaded}[kernel])
     template = registry.get("hopper")
     draw = random.Random(headdim)
     for _ in range(100):
@@ -87,23 +88,25 @@ def test_grid_and_arguments_are_those_of_the_template(
         written = module.Hopper(*(config[name] for name in hopper.HopperTemplate().space(of)))
         q, k, v = tensors(draw, headdim)
         out, scale = torch.empty_like(q), draw.choice((0.0, 1e-3, 0.125, 7.0, 1e30))
-        written.launch(q, k, v, out, causal, scale)
+        again = written.launch(q, k, v, out, causal, scale)
 
-        binary: Any = SimpleNamespace(specialization=of, config=config)
-        kernel: Any = Described()
-        work = hopper._work_out(kernel, binary, q, k, v, out, scale, 0)
+        work = hopper.work_out(config, causal, q, k, v, out, scale, 0)
         assert work is not None
-        assert told.grid == (work._blocks,)
+        assert told.grid == (work.blocks,)
+        again(16, 32, 48, 64, None, 7)
+        described = zip(range(3), (16, 32, 48), work.shapes, work.strides)
+        inputs = tuple(value for each in described for value in each)
+        assert loaded.told == (work.blocks, 7, inputs, 64, None, work.after)
         parameters = hopper._arguments(of, config)
         assert set(told.arguments) == {parameter.name for parameter in parameters}
         assert told.arguments["out"] is out
-        after = iter(work._after)
+        after = iter(work.after)
         for index, parameter in enumerate(parameters):
             found = told.arguments[parameter.name]
             if index < 3:
                 assert found.base is (q, k, v)[index]
-                assert tuple(found.shape) == kernel.shapes[index]
-                assert tuple(found.strides) == kernel.strides[index]
+                assert tuple(found.shape) == work.shapes[index]
+                assert tuple(found.strides) == work.strides[index]
                 kind = f"tensordesc<{dtype}[{','.join(map(str, found.block_shape))}],"
                 assert parameter.type.startswith(kind)
                 assert repr(found.layout).startswith(

@@ -111,36 +111,34 @@ def test_a_parameter_is_not_taken_for_what_is_renamed(modules: Path) -> None:
         inline([("tuner_like.host", "entry")])
 
 
-def test_stand_ins_annotations_and_other_names(modules: Path) -> None:
-    (modules / "heavy.py").write_text("import numpy\n\n\nclass Big:\n    x = numpy.pi\n")
+def test_annotations_and_other_names(modules: Path) -> None:
     (modules / "work.py").write_text(
-        "from tuner_like import heavy\nfrom tuner_like.heavy import Big as Large\n\n\n"
-        "class Kept:\n    pass\n\n\n"
-        "def work(a: heavy.Big, b: Large, c, *, d=1) -> Kept:\n"
-        "    return heavy.Big(), Large, a, b, c\n"
+        "class Kept:\n    pass\n\n\ndef work(a: int, c, *, d=1) -> Kept:\n    return a, c\n"
     )
-    (modules / "light.py").write_text("class Small:\n    pass\n")
     (modules / "host.py").write_text(
-        "from tuner_like.work import work as toil\n\n\ndef entry():\n    return toil(1, 2, 3)\n"
+        "from tuner_like.work import work as toil\n\n\ndef entry():\n    return toil(1, 3)\n"
     )
-    stand_in = {"tuner_like.heavy.Big": "tuner_like.light.Small"}
-    changes = Changes(
-        annotations={"labour": {"c": "int"}},
-        stand_ins=stand_in,
-        names={"toil": "labour", "Kept": "Own"},
-    )
+    changes = Changes(annotations={"labour": {"c": "int"}}, names={"toil": "labour", "Kept": "Own"})
     found = inline([("tuner_like.host", "entry")], changes)
     assert found.imports == ""
     assert "class Own:" in found.body
-    assert "class Large:\n    pass" in found.body  # what is like Small, by the name that work uses
-    assert "def labour(a: Large, b: Large, c: int, *, d=1) -> Own:" in found.body
+    assert "def labour(a: int, c: int, *, d=1) -> Own:" in found.body
     space: dict[str, Any] = {}
     exec(found.body, space)
-    assert isinstance(space["entry"]()[0], space["Large"])
-    plain = inline(
-        [("tuner_like.host", "entry")], Changes(stand_ins=dict.fromkeys(stand_in, "int"))
+    assert space["entry"]() == (1, 3)
+
+
+def test_what_is_called_like_an_import_gets_its_modules_name(modules: Path) -> None:
+    (modules / "a.py").write_text("import copy\n\n\ndef f():\n    return copy.copy([1])\n")
+    (modules / "host.py").write_text(
+        "from tuner_like.a import f\n\n\ndef copy():\n    return 2\n\n\n"
+        "def entry():\n    return f(), copy()\n"
     )
-    assert "def toil(a: int, b: int, c, *, d=1) -> Kept:" in plain.body
+    found = inline([("tuner_like.host", "entry")])
+    space: dict[str, Any] = {}
+    exec(f"{found.imports}\n{found.body}", space)
+    assert space["entry"]() == ([1], 2)
+    assert space["host_copy"]() == 2
 
 
 def test_two_imports_of_one_name_are_refused(modules: Path) -> None:

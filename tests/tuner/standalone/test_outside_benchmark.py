@@ -75,9 +75,9 @@ def test_about_as_fast_as_the_package(
     first, second, *others = (milliseconds(forward, shape, causal) for forward in forwards)
     of_file, ours = min(first, others[0]), min(second, others[1])
     print(f"{shape} causal={causal}: {of_file:.3f} ms, the package {ours:.3f}")
-    # Triton's own launch keeps the host 40 to 100 µs longer, and the card waits for it: a tenth of
-    # what the shortest of these takes.
-    assert of_file < 1.05 * ours + 0.1
+    # Each launch waits for the host here: by Triton's own, which takes it 40 to 170 µs longer, the
+    # shortest of these would take a quarter longer.
+    assert of_file < 1.05 * ours + 0.02
 
 
 def test_any_seqlen_dtype_and_stream(module: ModuleType) -> None:
