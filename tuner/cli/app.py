@@ -20,7 +20,7 @@ from tuner.cli import compile as compile_command
 from tuner.cli import database, doctor, lookup, measure, merge, plot, search
 from tuner.cli.failure import INTERRUPTED, Failure, explain, warn
 from tuner.cli.options import FLAG
-from tuner.cli.remarks import logged_as_remarks
+from tuner.cli.remarks import said_as_remarks
 from tuner.store.interrupts import noting_interrupts
 
 
@@ -52,7 +52,7 @@ class Commands(TyperGroup):
         debug = "--debug" in words  # wherever it stands
         words = [word for word in words if word != "--debug"]
         status: Any
-        with noting_interrupts() as interrupted, logged_as_remarks():
+        with noting_interrupts() as interrupted, said_as_remarks():
             try:
                 status = super().main(
                     words, prog_name, complete_var, False, windows_expand_args, **extra

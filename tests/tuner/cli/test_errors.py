@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from tuner.cli import app as application
+from tuner.cli.remarks import said_as_remarks
 
 Run = Callable[..., Any]
 
@@ -336,6 +338,18 @@ def test_a_warning_is_said_once_under_our_name(tuner: Run, searched: Path) -> No
     assert said.status == 0
     assert said.err.count("rows are skipped") == 1
     assert said.err.startswith(f"tuner: {searched}: ")
+
+
+def test_a_warning_of_the_runtime_is_a_remark_without_its_place(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("torch", reason="the runtime is torch's")
+    from tuner.plans import UntunedWarning
+
+    with pytest.warns(DeprecationWarning, match="theirs"), said_as_remarks():
+        warnings.warn("D64 is not tuned", UntunedWarning, stacklevel=1)
+        warnings.warn("theirs", DeprecationWarning, stacklevel=1)
+    assert capsys.readouterr().err == "tuner: D64 is not tuned\n"
 
 
 def test_export_does_not_replace_a_database(tuner: Run, searched: Path) -> None:

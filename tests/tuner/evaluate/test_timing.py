@@ -77,6 +77,18 @@ def test_a_card_that_rested_is_under_load_before_it_is_timed() -> None:
         assert hopeless.spent < 7  # which needs no such care
 
 
+def test_load_on_a_card_that_others_use_takes_no_longer() -> None:
+    class Crowded(Kernel):
+        def sample(self, launches: int) -> float:
+            self.ms = 0.4 if not self.spent else 5.6  # the first had a time slice for itself
+            return super().sample(launches)
+
+    kernel = Crowded(0.4)
+    timing.take_samples(kernel.sample, None, math.inf)
+    samples_ms = timing.SAMPLES * 14 * timing.SAMPLE_MS
+    assert kernel.spent < timing.MOST_LOAD_MS + 14 * timing.LOAD_MS + samples_ms
+
+
 @pytest.mark.parametrize(("ms", "budget"), [(1.2, 60), (1.4, 50), (2.5, 6), (80.0, 161)])
 def test_the_slow_are_given_up_early(ms: float, budget: float) -> None:
     kernel = Kernel(ms, 0.01)
