@@ -8,7 +8,9 @@ each races the fastest configs of the recorded spaces (tuner/spaces) that have i
 dtype, the nearest seqlens first, and the exhaustive winners of prove_search.py where --proof names
 its JSON. `own` are the problems that have a space of their very own, recorded whole though by an
 earlier kernel; for `near` ones the best of other seqlens stand in, and nothing is known of problems
-that have neither. So the regret is of the best of those that raced: a lower bound.
+that have neither. So the regret is of the best of those that raced: a lower bound. It is measured
+by other rounds than those that chose the best (see proof_report), so that by chance it may be below
+one.
 
 Goes on where OUTPUT ends when time was up. Prints a table and the geometric means.
 """
@@ -184,7 +186,8 @@ def rows_of(report: list[Row]) -> list[Row]:
         texts = (row[name] for name in ("problem", "kind", "note", "record", "best"))
         if not all(isinstance(text, str) for text in texts) or row["kind"] not in ("own", "near"):
             raise ValueError("a row names no problem")
-        if (row["regret"] or 1.0) < 1.0 or (row["tflops"] or 1.0) < 0.0 or row["raced"] < 0:
+        figures = [row[name] for name in ("regret", "tflops") if row[name] is not None]
+        if any(figure <= 0.0 for figure in figures) or row["raced"] < 0:
             raise ValueError("a row has figures that cannot be")
     return report
 

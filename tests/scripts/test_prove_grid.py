@@ -9,7 +9,7 @@ import pytest
 from kernels.attention.config import Config
 from kernels.attention.problem import Problem
 from scripts import prove_grid
-from scripts.prove_grid import Row, prove, proven_by, rivals, table
+from scripts.prove_grid import Row, prove, proven_by, rivals, rows_of, table
 from scripts.prove_search import Run
 from tests.tuner.search.conftest import ToyExecutor, ToyTemplate, problem, record
 from tuner.evaluate.space_file import read_folder
@@ -54,6 +54,7 @@ def test_a_record_has_its_regret_and_time_ends_it(toy: ToyTemplate) -> None:
     assert rows[0]["best"] == str(BEST)
     prove(records, [], {own: [BEST]}, ToyExecutor(), lambda: 100.0, rows, lambda: None)
     assert [row["problem"] for row in rows] == [str(own), str(far), str(near)]
+    assert rows_of(json.loads(json.dumps(rows))) == rows
     printed = table(json.loads(json.dumps(rows)), len(records))
     assert "own: 0.9" in printed
     assert "(geometric mean of 2 of 4 problems)" in printed
@@ -67,3 +68,13 @@ def test_exhaustive_winners_of_a_proof_count_unless_cut_short() -> None:
     }
     forms = {name: [run.to_json() for run in each] for name, each in runs.items()}
     assert proven_by({"target": {}, "runs": forms}) == {of: [BEST], cut: []}
+
+
+def test_rows_have_figures_that_can_be() -> None:
+    row: Row = dict.fromkeys(("problem", "note", "record", "best"), "")
+    row |= {"kind": "own", "regret": 0.99, "tflops": 600.0, "raced": 2}  # below one by chance
+    assert rows_of([row]) == [row]
+    assert rows_of([row | {"regret": None, "tflops": None}])
+    for wrong in ({"regret": 0.0}, {"regret": -1.0}, {"tflops": -1.0}, {"raced": -1}):
+        with pytest.raises(ValueError, match="figures that cannot be"):
+            rows_of([row | wrong])
