@@ -102,7 +102,10 @@ class Exploration:
         self._again: deque[Candidate] = deque()  # proposed, but no longer being compiled
         self._guessed_at = -1  # trials told when the next line was worked out
         self._guesses: Sequence[Job] = ()
-        self._until: float | None = None  # on the budget's clock, once it has its share
+        # On the budget's clock: when its share of the time ends, once it has one; and when its
+        # first trial did, which alone had to wait for processes and compilers.
+        self._until: float | None = None
+        self._first_ended: float | None = None
 
     def require(self, candidates: Iterable[Candidate]) -> None:
         """Try these first, and whatever the time until the last call, like the defaults."""
@@ -149,8 +152,7 @@ class Exploration:
             problems: still to be searched with `budget`, this one included.
         """
         budget = budget or Budget()
-        began = budget.clock()
-        self._until = None
+        self._until = self._first_ended = None
         self._done_before = self._done
         required = sum(candidate in self._proposals for candidate in self.missing)
         most = self._started + self._proposals.left
@@ -179,10 +181,10 @@ class Exploration:
                 idle = budget.clock()
                 for future in futures:  # in the order of submission: the same seed, the same run
                     if future in done:
-                        self._collect(future, observer, budget, began)
+                        self._collect(future, observer, budget)
                 if self._time_left(budget, problems) <= 0:
                     # Also where results are there at once, as in a replay.
-                    self._collect_last(observer, budget, began)
+                    self._collect_last(observer, budget)
                     return
             self.cut_short = False
         finally:
@@ -242,9 +244,7 @@ class Exploration:
             self._guesses = [(self.problem, c) for c in self._proposals.likely(_LIKELY)]
         return self._guesses
 
-    def _collect(
-        self, future: Future[Any], observer: Observer, budget: Budget, began: float
-    ) -> None:
+    def _collect(self, future: Future[Any], observer: Observer, budget: Budget) -> None:
         if future in self._compiling:
             candidate = self._compiling.pop(future)
             if future.cancelled():  # by another problem that wanted the same binary
@@ -256,20 +256,20 @@ class Exploration:
             if compiled.outcome is Outcome.OK:
                 self._ready.append(compiled)
             else:
-                self._end(compiled, None, observer, budget, began)
+                self._end(compiled, None, observer, budget)
         else:
             compiled = self._evaluating.pop(future)
             evaluated: Evaluation = future.result()
             self.seconds += Seconds(
                 checking=evaluated.checking, timing=evaluated.seconds - evaluated.checking
             )
-            self._end(compiled, evaluated, observer, budget, began)
+            self._end(compiled, evaluated, observer, budget)
 
-    def _collect_last(self, observer: Observer, budget: Budget, began: float) -> None:
+    def _collect_last(self, observer: Observer, budget: Budget) -> None:
         """The evaluation under way when time was up: the finals would wait for it anyway."""
         done, _ = wait(list(self._evaluating), timeout=_LAST_EVALUATION_S)
         for future in [future for future in self._evaluating if future in done]:
-            self._collect(future, observer, budget, began)
+            self._collect(future, observer, budget)
 
     def _end(
         self,
@@ -277,7 +277,6 @@ class Exploration:
         evaluated: Evaluation | None,
         observer: Observer,
         budget: Budget,
-        began: float,
     ) -> None:
         last = evaluated or compiled
         candidate = compiled.candidate
@@ -311,9 +310,13 @@ class Exploration:
         self._done += 1
         clock = budget.clock()
         done, trials = self._done - self._done_before, self._target - self._done_before
-        eta = (clock - began) / done * (trials - done)
-        if self._until is not None:
-            eta = min(eta, max(0.0, self._until - clock))
+        eta: float | None = None
+        if self._first_ended is None:
+            self._first_ended = clock
+        elif done > 1:
+            eta = (clock - self._first_ended) / (done - 1) * (trials - done)
+            if self._until is not None:
+                eta = min(eta, max(0.0, self._until - clock))
         observer(TrialEnded(trial, done, trials, self.best, dict(self.counts), eta))
 
     def _keep(self, trial: Trial) -> None:
