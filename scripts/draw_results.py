@@ -108,6 +108,11 @@ def table(records: Sequence[Record]) -> str:
             f"Over {len(ratios)} problems of the grid ours / best of them is in the geometric mean "
             f"{geometric_mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}).",
         ]
+        lines += [
+            f"In {count} of them {PEERS[name]} took no part."
+            for name in names
+            if (count := sum(name not in {p.name for p in r.peers} for r in records if r.peers))
+        ]
     targets = {
         (r.target.gpu_name, r.target.triton, r.target.torch, r.target.driver) for r in records
     }
@@ -164,7 +169,10 @@ def draw(records: Sequence[Record], output: Path) -> None:
         f"Attention forward, {records[0].problem.dtype}, {target.gpu_name}, "
         f"Triton {target.triton}, torch {target.torch}"
     )
-    shown = axes[0][0].get_legend_handles_labels()
+    # Of the panel with most peers: one without records has none.
+    shown = max(
+        (axis.get_legend_handles_labels() for axis in axes.flat), key=lambda each: len(each[0])
+    )
     figure.tight_layout(rect=(0, 0.05, 1, 1))
     figure.legend(*shown, frameon=False, loc="lower center", ncols=len(shown[0]), fontsize=8)
     figure.savefig(output, metadata={"Date": None} if output.suffix == ".svg" else None)
@@ -178,7 +186,11 @@ def panel(axis: Any, records: Sequence[Record], headdim: int, causal: bool) -> N
     for name in PEERS:
         timings = [{p.name: (p.median_ms, p.spread) for p in r.peers}.get(name) for r in shown]
         series.append((name, timings))
+    axis.set_title(f"headdim {headdim}, {'causal' if causal else 'full'}", fontsize=9)
     series = [(name, timings) for name, timings in series if any(timings)]
+    if not series:
+        axis.text(0.5, 0.5, "no records", transform=axis.transAxes, ha="center", va="center")
+        return
     width = 0.82 / len(series)
     for index, (name, timings) in enumerate(series):
         offset = (index - (len(series) - 1) / 2) * width
@@ -197,7 +209,6 @@ def panel(axis: Any, records: Sequence[Record], headdim: int, causal: bool) -> N
             label="attention-tuner" if name == "ours" else PEERS[name],
         )
     axis.set_xticks(range(len(shown)), [str(r.problem.seqlen) for r in shown])
-    axis.set_title(f"headdim {headdim}, {'causal' if causal else 'full'}", fontsize=9)
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="y", linewidth=0.3)
     axis.set_axisbelow(True)

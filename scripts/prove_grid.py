@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import wait
+from dataclasses import asdict
 from math import exp, log, log2
 from pathlib import Path
 from statistics import fmean
@@ -39,6 +40,7 @@ from tuner.cli.options import seconds as seconds_of
 from tuner.device import has_gpu
 from tuner.evaluate.executor import Executor
 from tuner.evaluate.space_file import RecordedSpace, read_folder
+from tuner.moments import now
 from tuner.record import Record
 from tuner.standing import standing
 from tuner.store.database import Store
@@ -176,20 +178,21 @@ def proven_by(report: dict[str, Any]) -> dict[Problem, list[Candidate]]:
     return found
 
 
-def rows_of(report: list[Row]) -> list[Row]:
-    """The rows that this script wrote.
+def rows_of(report: dict[str, Any]) -> tuple[dict[str, Any], list[Row]]:
+    """The target and the rows that this script wrote.
 
     Raises:
         LookupError, TypeError, ValueError: it wrote no such thing.
     """
-    for row in report:
+    rows: list[Row] = report["rows"]
+    for row in rows:
         texts = (row[name] for name in ("problem", "kind", "note", "record", "best"))
         if not all(isinstance(text, str) for text in texts) or row["kind"] not in ("own", "near"):
             raise ValueError("a row names no problem")
         figures = [row[name] for name in ("regret", "tflops") if row[name] is not None]
         if any(figure <= 0.0 for figure in figures) or row["raced"] < 0:
             raise ValueError("a row has figures that cannot be")
-    return report
+    return dict(report["target"]), rows
 
 
 def written(
@@ -226,9 +229,10 @@ def main(words: Sequence[str] | None = None) -> None:
     if not arguments.database.exists():
         parser.error(f"{arguments.database} does not exist")
     refusals.output(parser, arguments.output)
+    made_on: dict[str, Any] | None = None
     rows: list[Row] = []
     if arguments.output.exists():
-        rows = written(parser, "--output", arguments.output, rows_of, "this script")
+        made_on, rows = written(parser, "--output", arguments.output, rows_of, "this script")
     proven: dict[Problem, list[Candidate]] = {}
     if arguments.proof is not None:
         proven = written(parser, "--proof", arguments.proof, proven_by, "prove_search.py")
@@ -237,11 +241,16 @@ def main(words: Sequence[str] | None = None) -> None:
 
     from tuner.evaluate.local import LocalExecutor
 
-    def keep() -> None:
-        write_atomically(arguments.output, json.dumps(rows, indent=1) + "\n")
-        print(f"{rows[-1]['problem']}: {rows[-1]['regret']}", file=sys.stderr)
-
     with LocalExecutor() as executor, Store.open(arguments.database) as store:
+        target = asdict(executor.target)
+        if made_on not in (None, target):
+            parser.error(f"the rows in {arguments.output} are of {made_on}, but this is {target}")
+
+        def keep() -> None:
+            report = {"date": now(), "target": target, "rows": rows}
+            write_atomically(arguments.output, json.dumps(report, indent=1) + "\n")
+            print(f"{rows[-1]['problem']}: {rows[-1]['regret']}", file=sys.stderr)
+
         hardware = executor.target.hardware
         records = [
             record

@@ -16,7 +16,8 @@ rivals, which take all the time they get, share it with those after them. The JS
 every contestant, so that whatever was measured is there. With --add, what OUTPUT holds is kept, but
 for searches that were cut short, and its winners race too: so all of it can be had in parts, each
 as short as its --budget and what a race takes. What rivals print is beside OUTPUT, as NAME.log.
-With --spaces, all that an exhaustive search tried is kept, too, as `tuner record` would write it.
+With --spaces, all that an exhaustive search tried of the winner's template is kept, too, as `tuner
+record` would write it; configs of others were stopped early against the winner, and say little.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ def searched(
     """A search of ours from an empty database and an empty cache.
 
     Args:
-        spaces: where all that it tried is written to, if it was not cut short.
+        spaces: where all that it tried of the winner's template is written to, if it was not cut
+            short.
     """
     run = Run(contestant, options.seed)
 
@@ -121,7 +123,8 @@ def searched(
             (record,) = search([problem], executor, store, [], options, watch)
             run.seconds = time.monotonic() - began
             if spaces is not None and record is not None and CUT_SHORT not in record.note:
-                write_spaces(problem, record, executor, store, spaces)
+                won = (record.candidate.template,)
+                write_spaces(problem, record, executor, store, spaces, won)
     if record is None:
         run.note = "nothing was recorded"
     else:
@@ -276,7 +279,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--budget", default="25m", help="time for all of it")
     parser.add_argument("--add", action="store_true", help="to what OUTPUT holds already")
     parser.add_argument("--output", type=Path, default=Path("prove.json"))
-    parser.add_argument("--spaces", type=Path, help="folder for all that is tried exhaustively")
+    parser.add_argument("--spaces", type=Path, help="folder for the exhaustive winners' templates")
     arguments = parser.parse_args(words)
     refusals.at_least(parser, 1, repeats=arguments.repeats, trials=arguments.trials)
     refusals.output(parser, arguments.output)

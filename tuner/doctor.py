@@ -22,6 +22,7 @@ from typing import Literal
 from kernels.attention.capability import supported
 from kernels.attention.compiler import CACHE_VARIABLE, cache_folder
 from tuner.device import installed_version
+from tuner.standing import standing
 from tuner.store.database import Store, parse_location
 from tuner.store.errors import StoreError
 from tuner.store.locations import shipped_database, user_database
@@ -183,12 +184,17 @@ def _user_database(option: str | None) -> Finding:
                 return Finding(name, "fail", f"{place} cannot be made", remedy)
             return Finding(name, "ok", f"{place}, made by the first search")
         with Store.read_only(user_database(option)) as store:
-            count, seen = len(store.records()), store.location
+            count, seen = _count(store), store.location
     except (StoreError, OSError) as error:  # OSError: a folder one may not enter
         return Finding(name, "fail", str(error), remedy)
     if isinstance(place, Path) and not (os.access(place, os.W_OK) and _writable(place.parent)):
         return Finding(name, "fail", f"{place} is not writable", remedy)
-    return Finding(name, "ok", f"{seen}, {count} records")
+    return Finding(name, "ok", f"{seen}, {count}")
+
+
+def _count(store: Store) -> str:
+    records = store.records()
+    return f"records: {len(records)}, of which {len(standing(records))} in force"
 
 
 def _shipped_database() -> Finding:
@@ -198,7 +204,7 @@ def _shipped_database() -> Finding:
         return Finding(name, "fail", "missing", remedy)
     try:
         with Store.read_only(path) as store:
-            return Finding(name, "ok", f"{path}, {len(store.records())} records")
+            return Finding(name, "ok", f"{path}, {_count(store)}")
     except StoreError as error:
         return Finding(name, "fail", str(error), remedy)
 

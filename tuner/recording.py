@@ -35,7 +35,7 @@ def record_spaces(
         StoreError: the database cannot be written.
         SpaceError, OSError: a file cannot be written.
     """
-    settings = Options(sampler="exhaustive", templates=templates, rounds=ROUNDS)
+    settings = Options(sampler="exhaustive", templates=templates, rounds=ROUNDS, apart=True)
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for problem in problems:

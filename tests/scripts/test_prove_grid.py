@@ -54,7 +54,7 @@ def test_a_record_has_its_regret_and_time_ends_it(toy: ToyTemplate) -> None:
     assert rows[0]["best"] == str(BEST)
     prove(records, [], {own: [BEST]}, ToyExecutor(), lambda: 100.0, rows, lambda: None)
     assert [row["problem"] for row in rows] == [str(own), str(far), str(near)]
-    assert rows_of(json.loads(json.dumps(rows))) == rows
+    assert rows_of(json.loads(json.dumps({"target": {}, "rows": rows}))) == ({}, rows)
     printed = table(json.loads(json.dumps(rows)), len(records))
     assert "own: 0.9" in printed
     assert "(geometric mean of 2 of 4 problems)" in printed
@@ -73,8 +73,8 @@ def test_exhaustive_winners_of_a_proof_count_unless_cut_short() -> None:
 def test_rows_have_figures_that_can_be() -> None:
     row: Row = dict.fromkeys(("problem", "note", "record", "best"), "")
     row |= {"kind": "own", "regret": 0.99, "tflops": 600.0, "raced": 2}  # below one by chance
-    assert rows_of([row]) == [row]
-    assert rows_of([row | {"regret": None, "tflops": None}])
+    assert rows_of({"target": {"gpu": "H200"}, "rows": [row]}) == ({"gpu": "H200"}, [row])
+    assert rows_of({"target": {}, "rows": [row | {"regret": None, "tflops": None}]})
     for wrong in ({"regret": 0.0}, {"regret": -1.0}, {"tflops": -1.0}, {"raced": -1}):
         with pytest.raises(ValueError, match="figures that cannot be"):
-            rows_of([row | wrong])
+            rows_of({"target": {}, "rows": [row | wrong]})

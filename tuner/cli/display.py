@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
 from kernels.attention.printable import printable, printable_sentence
@@ -155,7 +155,7 @@ def watching(as_json: bool) -> Iterator[Watch]:
         columns = (
             TextColumn("{task.description}"),
             BarColumn(bar_width=16),
-            TextColumn("{task.completed:.0f}/{task.total}"),
+            MofNCompleteColumn(),
             TextColumn("{task.fields[detail]}", table_column=Column(ratio=1, no_wrap=True)),
             TimeElapsedColumn(),
         )

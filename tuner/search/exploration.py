@@ -46,6 +46,7 @@ class Exploration:
         trials: how many trials to have in the end, those of earlier searches included.
         forget: do not count on trials of earlier searches for this problem.
         forerunner: who takes the compilers that are left over, and knows all that is compiled.
+        apart: as in Options.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Exploration:
         trials: int,
         forget: bool = False,
         forerunner: Forerunner | None = None,
+        apart: bool = False,
     ) -> None:
         self.problem = problem
         self.candidates = candidates
@@ -71,6 +73,7 @@ class Exploration:
         self.seconds = Seconds()
         self.wanted = trials
         self.cut_short = False  # time was up before there were enough trials
+        self._apart = apart
         self._store = store
         if not forget:
             for trial in recalled(problem, candidates, executor, store):
@@ -203,13 +206,18 @@ class Exploration:
         """Give the GPUs what is compiled."""
         while self._ready and len(self._evaluating) < self.executor.evaluate_slots:
             compiled = self._ready.popleft()
-            best = self.best
-            future = self.executor.evaluate(
-                self.problem,
-                compiled.candidate,
-                best.measurement.median_ms if best and best.measurement else None,
-            )
+            candidate = compiled.candidate
+            future = self.executor.evaluate(self.problem, candidate, self._to_beat(candidate))
             self._evaluating[future] = compiled
+
+    def _to_beat(self, candidate: Candidate) -> float | None:
+        """The ms against which the timing of `candidate` may stop early."""
+        for trial in self.ranking():
+            if trial.measurement and (
+                not self._apart or trial.candidate.template == candidate.template
+            ):
+                return trial.measurement.median_ms
+        return None
 
     def _propose(self) -> None:
         while self._again:

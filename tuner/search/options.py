@@ -25,6 +25,9 @@ class Options:
     force: bool = False  # search though there is a fresh record, and measure everything anew
     templates: tuple[str, ...] | None = None  # None: all that serve the target
     rounds: int = 16  # of the finals beside the peers, at least
+    # Slow configs are stopped early against the best of their own template alone, so that what is
+    # known of each template is of use by itself.
+    apart: bool = False
 
     def __post_init__(self) -> None:
         if self.trials is not None and self.trials < 1:

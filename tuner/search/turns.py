@@ -71,7 +71,7 @@ class Turns:
             problem, candidates, self._executor, self._store, seeds,
             [*self._problems, *(record.problem for record in seeds)],
             self._options.sampler, self._options.seed, wanted,
-            self._options.force, self._forerunner,
+            self._options.force, self._forerunner, self._options.apart,
         )  # fmt: skip
 
     def candidates(self, problem: Problem) -> CandidateSet:

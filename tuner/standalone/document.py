@@ -82,13 +82,11 @@ def _header(records: Sequence[Record], target: Target, held: Sequence[Form]) -> 
     span = "" if not days else f" of {days[0]}" if days[0] == days[-1] else (
         f" of {days[0]} to {days[-1]}"
     )  # fmt: skip
+    known = f"{len(records)} problems, by records{span}" if records else "defaults, without records"
     kernels = ", ".join(
         f"{form.template} kernel {registry.get(form.template).version}" for form in held
     )
-    lines = [
-        f"Configs for {target}: {len(records)} problems, by records{span}; "
-        f"{kernels}. What has no record near takes a default."
-    ]
+    lines = [f"Configs for {target}: {known}; {kernels}. What has no record near takes a default."]
     if cards := sorted({_card(record.target) for record in records} - {_card(target)}):
         lines.append(f"Some were measured on {'; '.join(cards)}.")
     if replayed := sum(record.origin == "replay" for record in records):
