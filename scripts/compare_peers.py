@@ -11,7 +11,6 @@ a problem. --grid measures the 36 problems a dtype of the benchmark grid, in rou
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +39,7 @@ else:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = refusals.Parser(__doc__)
     parser.add_argument("--dtype", default="fp16,bf16")
     parser.add_argument("--grid", action="store_true", help="instead of the headline shapes")
     parser.add_argument("--flex", action="store_true", help="FlexAttention, too")

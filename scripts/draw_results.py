@@ -8,7 +8,6 @@ took turns on one card; whiskers are interquartile ranges.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +45,7 @@ COLOURS = {
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = refusals.Parser(__doc__)
     parser.add_argument("database", type=Path)
     parser.add_argument("--output", type=Path, help="where the picture goes; none: the table only")
     parser.add_argument("--dtype", default="fp16", choices=("fp16", "bf16"))

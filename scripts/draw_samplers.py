@@ -7,7 +7,6 @@ Writes docs/samplers.md and docs/samplers.svg beside it. Needs matplotlib.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +30,7 @@ COLOURS = {"surrogate": "#76b900", "tpe": "#1f77b4", "gp": "#9467bd", "random": 
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = refusals.Parser(__doc__)
     parser.add_argument("scores", type=Path)
     path = parser.parse_args(words).scores
     refusals.needs_matplotlib(parser)

@@ -10,7 +10,6 @@ part where flash-attn is installed. --padded pads half of the sequences left by 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -145,7 +144,7 @@ def _has_flash() -> bool:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = refusals.Parser(__doc__)
     parser.add_argument("--seqlen", default="1024,4096,16384")
     parser.add_argument("--dtype", choices=tuple(DTYPES), default="bf16")
     parser.add_argument("--layers", type=int, default=16)

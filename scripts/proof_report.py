@@ -9,6 +9,7 @@ from math import exp, log
 from statistics import fmean, median
 from typing import Any
 
+from kernels.attention import registry
 from tuner.evaluate.executor import Race
 from tuner.evaluate.paired import slower
 from tuner.evaluate.timing import cycle
@@ -44,11 +45,29 @@ class Run:
 
     @classmethod
     def from_json(cls, form: dict[str, Any]) -> Run:
+        """
+        Raises:
+            LookupError, TypeError, ValueError: it is no run.
+        """
         run = cls(**{**form, "tied": tuple(form["tied"])})
+        figures = [getattr(run, name) for name in ("believed_ms", "tflops", "regret", "times")]
+        figures = [figure for figure in figures if figure is not None]
+        if not all(map(plausible, [run.seconds, run.evaluations, *figures, *run.parts.values()])):
+            raise ValueError("a run has figures that cannot be")
+        if not all(isinstance(text, str) for text in (run.contestant, run.note, *run.tied)):
+            raise ValueError("a run has words that are none")
         for name in ("candidate", "beside"):
             if form.get(name) is not None:
-                setattr(run, name, candidate_from_json(form[name]))
+                candidate = candidate_from_json(form[name])
+                registry.get(candidate.template)
+                setattr(run, name, candidate)
         return run
+
+
+def plausible(figure: object) -> bool:
+    """Whether it may be a count, or a figure of ours."""
+    number = isinstance(figure, (int, float)) and not isinstance(figure, bool)
+    return number and 0 <= figure < 1e12  # type: ignore[operator]
 
 
 def raced(runs: Sequence[Run], race: Race) -> None:
@@ -130,15 +149,13 @@ def table(results: dict[str, list[Run]]) -> str:
     return "\n\n".join(["\n".join(lines), *below])
 
 
-def kept(report: dict[str, Any], target: dict[str, Any]) -> dict[str, list[Run]]:
+def kept(report: dict[str, Any]) -> dict[str, list[Run]]:
     """The runs of an earlier report by shape that came to something; the others are made again, as
     are searches of ours that were cut short.
 
     Raises:
-        ValueError: they were made on another target.
+        LookupError, TypeError, ValueError, AttributeError: it is no such report.
     """
-    if report["target"] != target:
-        raise ValueError(f"the runs there are of {report['target']}, but this is {target}")
 
     def whole(run: Run) -> bool:
         cut = run.contestant in ("ours", "exhaustive") and CUT_SHORT in run.note
@@ -146,7 +163,7 @@ def kept(report: dict[str, Any], target: dict[str, Any]) -> dict[str, list[Run]]
 
     return {
         shape: [run for run in map(Run.from_json, runs) if whole(run)]
-        for shape, runs in report["runs"].items()
+        for shape, runs in dict(report["runs"]).items()
     }
 
 

@@ -17,7 +17,6 @@ Goes on where OUTPUT ends when time was up. Prints a table and the geometric mea
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -27,13 +26,12 @@ from dataclasses import asdict
 from math import exp, log, log2
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 # This folder for its modules: a package called `scripts` may be installed, and hides it.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
-from kernels.attention.printable import shown
 from kernels.attention.problem import Problem
 from tuner.cli.failure import CommandError
 from tuner.cli.options import seconds as seconds_of
@@ -44,15 +42,16 @@ from tuner.moments import now
 from tuner.record import Record
 from tuner.standing import standing
 from tuner.store.database import Store
+from tuner.store.errors import StoreError
 from tuner.store.files import write_atomically
 from tuner.trial import Candidate
 
 if TYPE_CHECKING:
     from scripts import refusals
-    from scripts.proof_report import Run, kept, raced
+    from scripts.proof_report import Run, kept, plausible, raced
 else:
     import refusals
-    from proof_report import Run, kept, raced
+    from proof_report import Run, kept, plausible, raced
 
 SPACES = Path(__file__).resolve().parent.parent / "tuner" / "spaces"
 BEST_OF_SPACE = 4
@@ -61,7 +60,6 @@ ROUNDS = 50
 RACE_S = 30.0  # kept for the race of one problem
 
 Row = dict[str, Any]
-Found = TypeVar("Found")
 
 
 def fastest(space: RecordedSpace, count: int = BEST_OF_SPACE) -> list[Candidate]:
@@ -165,7 +163,7 @@ def proven_by(report: dict[str, Any]) -> dict[Problem, list[Candidate]]:
         LookupError, TypeError, ValueError: it wrote no such thing.
     """
     found: dict[Problem, list[Candidate]] = {}
-    for name, runs in kept(report, report["target"]).items():
+    for name, runs in kept(report).items():
         words = name.split()
         problem = Problem.on_grid(
             int(words[0][1:]), int(words[1][1:]), words[2] == "causal", words[3]
@@ -184,37 +182,19 @@ def rows_of(report: dict[str, Any]) -> tuple[dict[str, Any], list[Row]]:
     Raises:
         LookupError, TypeError, ValueError: it wrote no such thing.
     """
-    rows: list[Row] = report["rows"]
+    rows: list[Row] = list(report["rows"])
     for row in rows:
         texts = (row[name] for name in ("problem", "kind", "note", "record", "best"))
         if not all(isinstance(text, str) for text in texts) or row["kind"] not in ("own", "near"):
             raise ValueError("a row names no problem")
         figures = [row[name] for name in ("regret", "tflops") if row[name] is not None]
-        if any(figure <= 0.0 for figure in figures) or row["raced"] < 0:
+        if not all(map(plausible, [*figures, row["raced"]])) or 0 in figures:
             raise ValueError("a row has figures that cannot be")
     return dict(report["target"]), rows
 
 
-def written(
-    parser: argparse.ArgumentParser,
-    option: str,
-    path: Path,
-    read: Callable[[Any], Found],
-    writer: str,
-) -> Found:
-    """What `read` makes of the JSON that `writer` wrote to `path`."""
-    try:
-        return read(json.loads(path.read_text()))
-    except OSError as error:
-        parser.error(f"{option} is {shown(str(path), 300)}, but cannot be read: {error.strerror}")
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        parser.error(
-            f"{option} is {shown(str(path), 300)}, but must be a file that {writer} wrote: {error}"
-        )
-
-
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = refusals.Parser(__doc__)
     parser.add_argument("database", type=Path, help="with the records of a grid")
     parser.add_argument("--proof", type=Path, help="what prove_search.py wrote")
     parser.add_argument("--budget", default="540s", help="time for all of it")
@@ -226,22 +206,27 @@ def main(words: Sequence[str] | None = None) -> None:
         parser.error(str(error))
     assert budget_s is not None
     end = time.monotonic() + budget_s
-    if not arguments.database.exists():
-        parser.error(f"{arguments.database} does not exist")
+    try:
+        with Store.read_only(arguments.database) as store:
+            held = store.records()
+    except StoreError as error:
+        parser.error(str(error))
     refusals.output(parser, arguments.output)
     made_on: dict[str, Any] | None = None
     rows: list[Row] = []
     if arguments.output.exists():
-        made_on, rows = written(parser, "--output", arguments.output, rows_of, "this script")
+        made_on, rows = refusals.written(
+            parser, "--output", arguments.output, rows_of, "this script"
+        )
     proven: dict[Problem, list[Candidate]] = {}
     if arguments.proof is not None:
-        proven = written(parser, "--proof", arguments.proof, proven_by, "prove_search.py")
+        proven = refusals.written(parser, "--proof", arguments.proof, proven_by, "prove_search.py")
     if not has_gpu():
         parser.error("this measures, but there is no NVIDIA GPU here")
 
     from tuner.evaluate.local import LocalExecutor
 
-    with LocalExecutor() as executor, Store.open(arguments.database) as store:
+    with LocalExecutor() as executor:
         target = asdict(executor.target)
         if made_on not in (None, target):
             parser.error(f"the rows in {arguments.output} are of {made_on}, but this is {target}")
@@ -254,7 +239,7 @@ def main(words: Sequence[str] | None = None) -> None:
         hardware = executor.target.hardware
         records = [
             record
-            for record in standing(store.records()).values()
+            for record in standing(held).values()
             if record.target.hardware == hardware
             and record.target.triton == executor.target.triton
             and record.origin == "cuda"

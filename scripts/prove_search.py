@@ -22,7 +22,6 @@ record` would write it; configs of others were stopped early against the winner,
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -268,8 +267,13 @@ def _best(runs: Sequence[Run]) -> Candidate | None:
     return best.candidate if best else None
 
 
+def runs_of(report: dict[str, Any]) -> tuple[dict[str, Any], dict[str, list[Run]]]:
+    """The target, and the runs to keep, of what this script wrote before."""
+    return dict(report["target"]), kept(report)
+
+
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = refusals.Parser(__doc__)
     parser.add_argument("--shapes", default="64,128,256", help="headdims of headline shapes")
     parser.add_argument("--full", action="store_true", help="without the causal mask")
     parser.add_argument("--dtype", default="fp16", choices=("fp16", "bf16"))
@@ -299,6 +303,12 @@ def main(words: Sequence[str] | None = None) -> None:
         parser.error(
             f"--shapes has {min(shapes)!r}, but must be some of {', '.join(map(str, HEADLINES))}"
         )
+    made_on: dict[str, Any] | None = None
+    results: dict[str, list[Run]] = {}
+    if arguments.add and arguments.output.exists():
+        made_on, results = refusals.written(
+            parser, "--output", arguments.output, runs_of, "this script"
+        )
     if not has_gpu():
         parser.error("this measures, but there is no NVIDIA GPU here")
 
@@ -306,12 +316,8 @@ def main(words: Sequence[str] | None = None) -> None:
 
     with LocalExecutor() as executor:
         target = asdict(executor.target)
-    results: dict[str, list[Run]] = {}
-    if arguments.add and arguments.output.exists():
-        try:
-            results = kept(json.loads(arguments.output.read_text()), target)
-        except (ValueError, LookupError, TypeError, OSError) as error:
-            parser.error(f"{arguments.output} holds no runs to add to: {error}")
+    if made_on not in (None, target):
+        parser.error(f"the runs in {arguments.output} are of {made_on}, but this is {target}")
     problems = [
         Problem.on_grid(int(name), HEADLINES[int(name)], not arguments.full, arguments.dtype)
         for name in arguments.shapes.split(",")

@@ -11,7 +11,6 @@ a later verdict that raced another replaces it, and between those that never met
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -35,7 +34,7 @@ else:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = refusals.Parser(__doc__)
     parser.add_argument("sources", nargs="+", metavar="DATABASE", help="a path or a URL")
     parser.add_argument("--without", action="append", default=[], metavar="PROBLEM",
                         help="as `tuner show` spells it; repeat for several")  # fmt: skip
@@ -49,7 +48,8 @@ def main(words: Sequence[str] | None = None) -> None:
             parser.error(f"--without is {min(strangers)!r}, but no source has such a problem")
         new = [record for record in new if str(record.problem) not in arguments.without]
         if not new:
-            parser.error(f"{', '.join(arguments.sources)} hold no measured record to publish")
+            # Not which: URLs may have passwords.
+            parser.error("no DATABASE holds a measured record to publish")
         publish(arguments.output, new)
     except StoreError as error:
         parser.error(str(error))

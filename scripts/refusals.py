@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
-from kernels.attention.printable import shown
+from kernels.attention.printable import printable_sentence, shown
 from tuner.store.sqlite import looks_like_database
 
 PICTURES = (".svg", ".png", ".pdf")
+
+Found = TypeVar("Found")
+
+
+class Parser(ArgumentParser):
+    """Of a script whose docstring's first line says what it does. The names of files and the values
+    of options are in what it refuses: none of their characters steers a terminal."""
+
+    def __init__(self, doc: str | None) -> None:
+        super().__init__(description=(doc or "").partition("\n")[0])
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable_sentence(message))
 
 
 def at_least(parser: ArgumentParser, least: int, **numbers: int | None) -> None:
@@ -72,3 +87,22 @@ def needs_matplotlib(parser: ArgumentParser) -> None:
         parser.error(
             "drawing needs matplotlib, which is not installed: pip install 'attention-tuner[plot]'"
         )
+
+
+def written(
+    parser: ArgumentParser,
+    option: str,
+    path: Path,
+    read: Callable[[Any], Found],
+    writer: str,
+) -> Found:
+    """What `read` makes of the JSON that `writer` wrote to `path`; refuses all else."""
+    named = f"{option} is {shown(str(path), 300)}, but"
+    try:
+        if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+            parser.error(f"{named} must be a file")
+        return read(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        parser.error(f"{named} cannot be read: {error.strerror}")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        parser.error(f"{named} must be a file that {writer} wrote: {error}")

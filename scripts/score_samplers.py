@@ -16,7 +16,6 @@ rest of its curve is known.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -123,7 +122,7 @@ class Result:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = refusals.Parser(__doc__)
     parser.add_argument("--spaces", type=Path, action="append", help="folder of T4 files; ours")
     parser.add_argument("--samplers", default="random,tpe,surrogate")
     parser.add_argument("--starts", default=",".join(STARTS))
@@ -197,7 +196,11 @@ def batches(sampler: str, asked: int | None) -> tuple[int, ...]:
 @cache
 def cases(folders: tuple[str, ...]) -> dict[str, Case]:
     """The spaces of `folders`, by name; those of several templates for one problem on one card make
-    one, as a search sees them."""
+    one, as a search sees them.
+
+    Raises:
+        SpaceError: one is damaged, or cannot be scored.
+    """
     found = {}
     ours: dict[str, list[RecordedSpace]] = {}
     for folder in folders:
@@ -210,9 +213,18 @@ def cases(folders: tuple[str, ...]) -> dict[str, Case]:
                 case = foreign_case(path)
                 found[case.name] = case
             else:
-                card = space.header.target.gpu_name.split()[1]
-                ours.setdefault(f"{card} {space.header.problem}", []).append(space)
-    return found | {name: own_case(name, spaces) for name, spaces in ours.items()}
+                words = space.header.target.gpu_name.removeprefix("NVIDIA ").split() or ["unknown"]
+                ours.setdefault(f"{words[0]} {space.header.problem}", []).append(space)
+    for name, spaces in ours.items():
+        try:
+            found[name] = own_case(name, spaces)
+            assert len(found[name].space.features) == len(found[name].trials)  # they can be made
+        except (LookupError, ValueError) as error:
+            raise SpaceError(f"{spaces[0].path} is of no space that is searched: {error}") from None
+    for name, case in found.items():
+        if len(set(case.landscape.values[np.isfinite(case.landscape.values)])) < 2:
+            raise SpaceError(f"the space {name} has no two times, so that nothing can be scored")
+    return found
 
 
 def own_case(name: str, spaces: Sequence[RecordedSpace]) -> Case:

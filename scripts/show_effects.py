@@ -8,22 +8,29 @@ all else is the same, as the median over all such pairs. A parameter that never 
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
+# This folder for its modules: a package called `scripts` may be installed, and hides it.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention.config import Config, Value
 from tuner.evaluate.space_file import RecordedSpace, read_space
 from tuner.evaluate.t4 import SpaceError
 
+if TYPE_CHECKING:
+    from scripts import refusals
+else:
+    import refusals
+
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = refusals.Parser(__doc__)
     parser.add_argument("files", nargs="+", type=Path)
     tables = []
     for path in parser.parse_args(words).files:

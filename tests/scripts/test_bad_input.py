@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from dataclasses import asdict
@@ -40,6 +41,15 @@ BAD = [
     ("prove_grid", "{}/none.db --output {}/other.json", "must be a file that this script wrote"),
     ("prove_grid", "{}/none.db --proof {}/missing", "but cannot be read: No such file"),
     ("prove_grid", "{}/none.db --proof {}/foreign", "must be a file that prove_search.py wrote"),
+    ("prove_grid", "{}", "is a directory"),
+    ("prove_grid", "{}/foreign", "foreign is not an SQLite database"),
+    ("prove_grid", "{}/empty", "empty holds no tables yet"),
+    ("prove_grid", f"{{}}/{'x' * 300}", "File name too long"),
+    ("prove_grid", "{}/none.db --output {}/pipe", "pipe', but must be a file"),
+    ("prove_grid", "{}/none.db --proof {}/pipe", "pipe', but must be a file"),
+    ("prove_search", "--add --output {}/pipe", "pipe', but must be a file"),
+    ("prove_search", "--add --output {}/other.json", "must be a file that this script wrote"),
+    ("prove_search", "--add --output {}/runs.json", "must be a file that this script wrote"),
     ("prove_search", "--spaces {}/none.db", "none.db', but must be a folder"),
     ("prove_search", "--output {}/none.db", "must be no database"),
     ("compare_peers", "--output {}/no/x", "must be in a folder that is there"),
@@ -49,6 +59,7 @@ BAD = [
     ("show_effects", "{}/foreign", "foreign is no recorded space"),
     ("show_effects", "{}/empty", "empty is no recorded space"),
     ("draw_results", "{}/missing", "missing does not exist"),
+    ("draw_results", "{}/none.db --gpu \x1b[31m", r"measured on \x1b[31m"),
     ("draw_results", "{}/foreign", "foreign is not an SQLite database"),
     ("draw_results", "{}/empty", "empty holds no tables yet"),
     ("draw_results", "{}/none.db", "none.db holds no fp16 records measured on H100"),
@@ -90,6 +101,7 @@ BAD = [
     ("rival_tuners", f"autotune {PROBLEM} 9", "this measures, but there is no NVIDIA GPU here"),
     ("kill_nine", "--kills 0", "--kills is 0, but must be a whole number of at least 3"),
     ("kill_nine", "--kills -3", "--kills is -3, but must be a whole number of at least 3"),
+    ("publish_configs", "{}/none.db --output {}/x.db", "no DATABASE holds a measured record"),
     ("publish_configs", "{}/none.db --output {}", "but must be a file"),
     ("publish_configs", "{}/none.db --output {}/no/x.db", "must be in a folder that is there"),
 ]
@@ -104,6 +116,10 @@ def folder(tmp_path: Path) -> Path:
     scores = json.loads((ROOT / "docs" / "samplers.json").read_text())
     del scores["results"][-1]["curve"]
     (tmp_path / "half.json").write_text(json.dumps(scores))
+    runs = {"target": {}, "runs": {"D64": [{"tied": [], "contestant": "ours", "seconds": "x"}]}}
+    (tmp_path / "runs.json").write_text(json.dumps(runs))
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
     (tmp_path / "bad").mkdir()
     (tmp_path / "none").mkdir()
     (tmp_path / "bad" / "space.json").write_text("{}")
@@ -118,6 +134,8 @@ def test_one_sentence(
         pytest.importorskip(module)
     if "no NVIDIA GPU" in sentence and has_gpu():
         pytest.skip("there is one")
+    if "pipe" in words and not hasattr(os, "mkfifo"):
+        pytest.skip("needs named pipes")
     before = sorted(folder.rglob("*"))
     main = importlib.import_module(f"scripts.{script}").main
     with pytest.raises(SystemExit) as ended:

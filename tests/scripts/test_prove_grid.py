@@ -60,6 +60,7 @@ def test_a_record_has_its_regret_and_time_ends_it(toy: ToyTemplate) -> None:
     assert "(geometric mean of 2 of 4 problems)" in printed
 
 
+@pytest.mark.usefixtures("toy")
 def test_exhaustive_winners_of_a_proof_count_unless_cut_short() -> None:
     of, cut = problem(4096), problem(8192)
     runs = {

@@ -208,6 +208,7 @@ def test_a_slower_kernel_has_its_regret_and_drift_has_none() -> None:
     assert runs[0].tied == runs[1].tied == ()
 
 
+@pytest.mark.usefixtures("toy")
 def test_a_kernel_that_is_not_ours_is_compared_through_one_that_is() -> None:
     runs = [
         Run("exhaustive", candidate=OTHER),
@@ -250,7 +251,7 @@ def test_parts_add_up(toy: ToyTemplate) -> None:
 
     first = prove(P, opened, ("ours",), 2, 25, lambda: 1e3, lambda _: None)
     report = json.loads(json.dumps(of([*first, Run("exhaustive", note="left out")])))
-    earlier = prove_search.kept(report, {"gpu": "x"})[str(P)]
+    earlier = prove_search.kept(report)[str(P)]
     assert earlier == first
     both = prove(
         P, opened, ("ours", "exhaustive"), 2, 25, lambda: 1e3, lambda _: None, earlier
@@ -261,10 +262,10 @@ def test_parts_add_up(toy: ToyTemplate) -> None:
     assert len(executors) == 3 + 2  # two searches and a race; one search and a race of all
     assert {run.candidate for run in both} == set(executors[-1].raced)
     assert set(executors[-1].raced) <= set(executors[-1].compiled)
-    with pytest.raises(ValueError, match="of another"):
-        prove_search.kept({**report, "target": {"gpu": "of another"}}, {"gpu": "x"})
+    assert prove_search.runs_of(report) == ({"gpu": "x"}, {str(P): first})
 
 
+@pytest.mark.usefixtures("toy")
 def test_what_came_to_nothing_or_was_cut_short_is_made_again() -> None:
     ours = Run("ours", 0, 60.0, candidate=BEST)
     lost = [
@@ -279,7 +280,7 @@ def test_what_came_to_nothing_or_was_cut_short_is_made_again() -> None:
     ]
     runs = [ours, *lost, *worth]
     report = {"target": {}, "runs": {str(P): [run.to_json() for run in runs]}}
-    assert prove_search.kept(json.loads(json.dumps(report)), {}) == {str(P): [ours, *worth]}
+    assert prove_search.kept(json.loads(json.dumps(report))) == {str(P): [ours, *worth]}
 
 
 def test_runs_that_the_race_tells_apart_are_counted() -> None:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
 
+import numpy as np
+import pytest
+
+from kernels.attention import registry
+from kernels.attention.problem import Problem
 from scripts.score_samplers import OURS, Task, batches, cases, run
-from tuner.evaluate.space_file import read_space
+from tests.tuner.evaluate.recording import trial
+from tuner.evaluate.space_file import read_space, write_space
+from tuner.evaluate.t4 import SpaceError
 from tuner.search.exploration import _LEAST_AHEAD
+from tuner.trial import Candidate, Outcome
 
 FOLDERS = (str(OURS / "h100"),)
 BOTH, ONE = "H100 D128 S8192 causal fp16 B2 H16", "H100 D128 S4096 causal fp16 B4 H16"
@@ -36,3 +46,37 @@ def test_the_default_sampler_is_also_scored_as_a_search_asks_it() -> None:
     assert batches("surrogate", None) == (1, _LEAST_AHEAD, 16)
     assert batches("random", None) == (1,)
     assert batches("surrogate", 4) == (4,)
+
+
+@pytest.mark.parametrize(
+    ("headdim", "template", "count", "sentence"),
+    [
+        (64, "x", 3, "is of no space that is searched: "),
+        (96, "portable", 3, "is of no space that is searched: "),
+        (64, "portable", 3, "is of no space that is searched: "),  # foreign parameters
+    ],
+)
+def test_what_cannot_be_scored_is_refused(
+    tmp_path: Path, headdim: int, template: str, count: int, sentence: str
+) -> None:
+    problem = Problem.on_grid(headdim, 4096, True)
+    trials = [trial(number, problem=problem, template=template) for number in range(count)]
+    write_space(tmp_path / "space.json", trials, {}, "by hand")
+    with pytest.raises(SpaceError, match=sentence):
+        cases((str(tmp_path),))
+
+
+@pytest.mark.parametrize("right", [0, 1])
+def test_fewer_than_two_times_are_no_landscape(tmp_path: Path, right: int) -> None:
+    problem = Problem.on_grid(64, 4096, True)
+    configs = islice(registry.get("portable").feasible(problem.specialization, 90), 3)
+    trials = [
+        replace(
+            trial(number, Outcome.OK if number < right else Outcome.SPILLS, problem=problem),
+            candidate=Candidate("portable", config),
+        )
+        for number, config in enumerate(configs)
+    ]
+    write_space(tmp_path / "space.json", trials, {}, "by hand")
+    with pytest.raises(SpaceError, match="has no two times, so that nothing can be scored"):
+        cases((str(tmp_path),))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 
 import typer
@@ -57,8 +58,10 @@ def explain(error: Exception) -> Failure:
 
 def warn(sentence: str) -> None:
     """Print one line to stderr, under the program's name. The names of files and the values of
-    options are in it: none of their characters steers a terminal."""
-    print(f"tuner: {printable_sentence(sentence)}", file=sys.stderr)
+    options are in it: none of their characters steers a terminal. Where stderr cannot be written,
+    nothing is said, and the command goes on."""
+    with suppress(OSError):
+        print(f"tuner: {printable_sentence(sentence)}", file=sys.stderr)
 
 
 def _text(error: Exception) -> str:
