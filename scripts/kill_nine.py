@@ -289,8 +289,8 @@ def main(words: list[str] | None = None) -> int:
     print(
         f"{total.kills} kills, {total.midway} of processes that had told something; {total.told} "
         f"told: {total.lost} lost, {total.repeated} repeated, {total.damaged} databases damaged, "
-        f"{total.left} processes left, {total.astray} searches astray; {total.given_up} trials given "
-        f"up, killed three times; {total.seconds:.0f} s"
+        f"{total.left} processes left, {total.astray} searches astray; {total.given_up} trials "
+        f"given up, killed three times; {total.seconds:.0f} s"
     )
     return int(total.faults > 0)
 
