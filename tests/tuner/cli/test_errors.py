@@ -340,14 +340,26 @@ def test_a_warning_is_said_once_under_our_name(tuner: Run, searched: Path) -> No
     assert said.err.startswith(f"tuner: {searched}: ")
 
 
+@pytest.mark.parametrize("how", ["2>&-", "2>/dev/full"])
+def test_a_remark_that_cannot_be_printed_is_none(tmp_path: Path, how: str) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    words = f"{sys.executable} -m tuner export --format python --target sm_90 -o {tmp_path}/a.py"
+    done = subprocess.run(f"{words} {how}", shell=True, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert (tmp_path / "a.py").exists()
+
+
 def test_a_warning_of_the_runtime_is_a_remark_without_its_place(
     capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:
     pytest.importorskip("torch", reason="the runtime is torch's")
     from tuner.plans import UntunedWarning
 
+    warnings.simplefilter("always")
     with said_as_remarks():
-        warnings.warn("D64 is not tuned", UntunedWarning, stacklevel=1)
+        for _ in range(2):
+            warnings.warn("D64 is not tuned", UntunedWarning, stacklevel=1)
         warnings.warn("theirs", DeprecationWarning, stacklevel=1)
     assert capsys.readouterr().err == "tuner: D64 is not tuned\n"
     assert [str(each.message) for each in recwarn] == ["theirs"]

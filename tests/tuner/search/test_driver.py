@@ -397,3 +397,20 @@ def test_what_the_next_specialization_will_try_is_compiled_before_its_turn(
     search([problem(8192), P, full], executor, store, [], Options(trials=30), watch)
     assert len(set(ahead)) > 20
     assert BEST in ahead
+
+
+def test_a_record_is_fresh_for_fewer_templates_too(
+    executor: ToyExecutor, store: Store, toy: ToyTemplate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Other(ToyTemplate):
+        name = "other"
+
+    toys = {"toy": toy, "other": Other()}
+    monkeypatch.setattr(registry, "names", lambda: tuple(toys))
+    monkeypatch.setattr(registry, "get", toys.__getitem__)
+    run(executor, store, trials=None)
+    executor.evaluated.clear()
+    for templates in (None, ("other",), ("toy",)):
+        _, events = run(executor, store, trials=None, templates=templates)
+        assert [type(event) for event in events] == [ProblemSkipped]
+    assert executor.evaluated == []
