@@ -48,12 +48,22 @@ def main(words: Sequence[str] | None = None) -> None:
             parser.error(f"--without is {min(strangers)!r}, but no source has such a problem")
         new = [record for record in new if str(record.problem) not in arguments.without]
         if not new:
-            # Not which: URLs may have passwords.
-            parser.error("no DATABASE holds a measured record to publish")
+            named = ", ".join(map(location, arguments.sources))
+            parser.error(f"DATABASE is {named}, but must hold a measured record to publish")
         publish(arguments.output, new)
     except StoreError as error:
         parser.error(str(error))
     print("\n".join(report(old, new)))
+
+
+def location(source: str) -> str:
+    """What messages call `source`: without its passwords.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    with Store.read_only(source) as store:
+        return store.location
 
 
 def gather(locations: Iterable[str | Path]) -> list[Record]:

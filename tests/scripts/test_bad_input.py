@@ -101,7 +101,7 @@ BAD = [
     ("rival_tuners", f"autotune {PROBLEM} 9", "this measures, but there is no NVIDIA GPU here"),
     ("kill_nine", "--kills 0", "--kills is 0, but must be a whole number of at least 3"),
     ("kill_nine", "--kills -3", "--kills is -3, but must be a whole number of at least 3"),
-    ("publish_configs", "{}/none.db --output {}/x.db", "no DATABASE holds a measured record"),
+    ("publish_configs", "{}/none.db --output {}/x.db", "none.db, but must hold a measured record"),
     ("publish_configs", "{}/none.db --output {}", "but must be a file"),
     ("publish_configs", "{}/none.db --output {}/no/x.db", "must be in a folder that is there"),
 ]
