@@ -23,5 +23,6 @@ def test_a_kill_at_any_moment_loses_repeats_and_damages_nothing(
     seed = random.randrange(2**32)
     tally = KINDS[kind](kills, tmp_path, random.Random(seed))
     assert tally.kills == kills
+    assert tally.midway >= kills // 2
     assert tally.told > 0
     assert tally.faults == 0, f"seed {seed}: {tally}"

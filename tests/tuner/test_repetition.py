@@ -41,6 +41,9 @@ def test_a_call_like_an_earlier_one_is_launched_on_its_own_tensors(launches: Lau
     assert launches == [(q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), None, 77)]
 
 
+ODD = torch.zeros(2049, dtype=torch.float16)[1:].view(1, 2, 16, 64)  # an odd address
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -50,7 +53,9 @@ def test_a_call_like_an_earlier_one_is_launched_on_its_own_tensors(launches: Lau
         {"q": torch.zeros(1, 16, 2, 64, dtype=torch.float16).transpose(1, 2)},  # other strides
         {"q": torch.zeros(1, 2, 16, 64, dtype=torch.float16, requires_grad=True)},
         {"q": torch.nn.Parameter(torch.zeros(1, 2, 16, 64, dtype=torch.float16))},
-        {"q": torch.zeros(2049, dtype=torch.float16)[1:].view(1, 2, 16, 64)},  # an odd address
+        {"q": ODD},
+        {"k": ODD},
+        {"v": ODD},
         {"q": [[0.0]]},
         {"q": None},
         {"causal": False},

@@ -13,6 +13,7 @@ from kernels.attention.problem import Problem
 from tuner.evaluate.executor import Compilation
 from tuner.resolve import resolve
 from tuner.search import samplers
+from tuner.search.candidates import enumerate_candidates
 from tuner.search.driver import search
 from tuner.search.events import Event, ProblemEnded, ProblemSkipped, ProblemStarted, TrialEnded
 from tuner.search.options import Options
@@ -126,8 +127,6 @@ def test_trials_of_an_older_kernel_are_made_again(
 def test_one_config_more_is_one_trial_more(
     executor: ToyExecutor, store: Store, toy: ToyTemplate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tuner.search.candidates import enumerate_candidates
-
     run(executor, store, sampler="exhaustive")
     before = set(executor.evaluated)
     space = toy.space(P.specialization)
@@ -149,6 +148,30 @@ def test_one_config_more_is_one_trial_more(
     run(executor, store, sampler="exhaustive")
     assert [c.config["BLOCK_N"] for c in executor.evaluated] == [8]
     assert not set(executor.evaluated) & before
+
+
+@pytest.mark.parametrize("trials", [None, 60])
+def test_one_config_more_is_one_trial_more_where_all_were_tried(
+    executor: ToyExecutor, store: Store, toy: ToyTemplate, monkeypatch: pytest.MonkeyPatch,
+    trials: int | None,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(ToyTemplate, "space", lambda self, specialization: SMALL)
+    run(executor, store, trials=trials)
+    assert len(executor.evaluated) == 16
+    monkeypatch.setattr(ToyTemplate, "space", lambda self, s: {**SMALL, "num_stages": (2, 3, 4)})
+    added = Config(BLOCK_M=64, BLOCK_N=64, num_stages=4, flag=True)
+    monkeypatch.setattr(
+        ToyTemplate,
+        "reject",
+        lambda self, s, c, cap: "one is enough" if c["num_stages"] == 4 and c != added else None,
+    )
+    enumerate_candidates.cache_clear()
+    executor.evaluated.clear()
+    run(executor, store, trials=trials)
+    assert [c.config for c in executor.evaluated] == [added]
+    executor.evaluated.clear()
+    run(executor, store, trials=trials)
+    assert executor.evaluated == []
 
 
 def test_faults_are_outcomes_and_never_win(executor: ToyExecutor, store: Store) -> None:
@@ -218,7 +241,6 @@ def test_the_incumbent_races_and_the_verdict_stands(executor: ToyExecutor, store
     assert lucky.uid in found.supersedes
 
 
-@pytest.mark.parametrize("sampler", ["exhaustive", samplers.DEFAULT])
 def nearly_flat(of: Problem, config: Config) -> float:
     """Four configs within a few tenths of a percent; all others 5 % and more slower."""
     if config["BLOCK_M"] == 128 and config["BLOCK_N"] == 64 and int(config["num_stages"]) in (2, 3):
@@ -226,19 +248,23 @@ def nearly_flat(of: Problem, config: Config) -> float:
     return 1.05 * latency(of, config)
 
 
+SMALL = {"BLOCK_M": (64, 128), "BLOCK_N": (32, 64), "num_stages": (2, 3), "flag": (False, True)}
+
+
+@pytest.mark.parametrize("sampler", ["exhaustive", samplers.DEFAULT])
 @pytest.mark.parametrize("rounds", [16, 40])
 @pytest.mark.parametrize("noise", [0.0005, 0.004])
 def test_two_searches_that_differ_both_name_the_other_winner(
-    toy: ToyTemplate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noise: float, rounds: int
-) -> None:
-    small = {"BLOCK_M": (64, 128), "BLOCK_N": (32, 64), "num_stages": (2, 3), "flag": (False, True)}
-    monkeypatch.setattr(ToyTemplate, "space", lambda self, specialization: small)
+    toy: ToyTemplate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noise: float, rounds: int,
+    sampler: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(ToyTemplate, "space", lambda self, specialization: SMALL)
     found = []
     for seed in range(12):
         with Store.open(tmp_path / f"{seed}.db") as store:
             executor = ToyExecutor(noise, seed)
             executor.latency = nearly_flat
-            (one,), _ = run(executor, store, sampler="exhaustive", rounds=rounds)
+            (one,), _ = run(executor, store, sampler=sampler, seed=seed, rounds=rounds)
         assert one is not None
         found.append(one)
     assert len({one.candidate for one in found}) > 1  # else there was nothing to tell
