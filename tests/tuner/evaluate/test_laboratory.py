@@ -8,11 +8,11 @@ import pytest
 
 pytest.importorskip("torch", reason="the laboratory computes by it")
 
-from fake_workers import FakeTemplate, laboratory  # noqa: E402
+from fake_workers import laboratory
 
-from kernels.attention.config import Config  # noqa: E402
-from kernels.attention.problem import Problem  # noqa: E402
-from tuner.trial import Candidate, Outcome  # noqa: E402
+from kernels.attention.config import Config
+from kernels.attention.problem import Problem
+from tuner.trial import Candidate, Outcome
 
 PROBLEM = Problem(64, 64, True, "fp16", 1, 1)
 
