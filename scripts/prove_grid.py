@@ -228,8 +228,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
     with LocalExecutor() as executor:
         target = asdict(executor.target)
-        if made_on not in (None, target):
-            parser.error(f"the rows in {arguments.output} are of {made_on}, but this is {target}")
+        refusals.elsewhere(parser, arguments.output, made_on, target)
 
         def keep() -> None:
             report = {"date": now(), "target": target, "rows": rows}

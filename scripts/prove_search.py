@@ -316,8 +316,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
     with LocalExecutor() as executor:
         target = asdict(executor.target)
-    if made_on not in (None, target):
-        parser.error(f"the runs in {arguments.output} are of {made_on}, but this is {target}")
+    refusals.elsewhere(parser, arguments.output, made_on, target)
     problems = [
         Problem.on_grid(int(name), HEADLINES[int(name)], not arguments.full, arguments.dtype)
         for name in arguments.shapes.split(",")

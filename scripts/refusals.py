@@ -89,6 +89,14 @@ def needs_matplotlib(parser: ArgumentParser) -> None:
         )
 
 
+def elsewhere(
+    parser: ArgumentParser, path: Path, made_on: dict[str, Any] | None, target: dict[str, Any]
+) -> None:
+    """Refuse to add to what was measured on another target; None is a file that is not there."""
+    if made_on not in (None, target):
+        parser.error(f"{shown(str(path), 300)} has results of {made_on}, but this is {target}")
+
+
 def written(
     parser: ArgumentParser,
     option: str,

@@ -29,7 +29,9 @@ def record_spaces(
 ) -> list[Path]:
     """Try every feasible config of every problem, and write one file per problem and template.
 
-    Trials go to `store` as they end: an interrupted recording goes on where it stopped.
+    Trials go to `store` as they end: an interrupted recording goes on where it stopped. It goes on
+    from a search's, too, which stopped slow ones early against the best of all templates: for
+    spaces that are of use one by one, `store` should have none.
 
     Raises:
         StoreError: the database cannot be written.

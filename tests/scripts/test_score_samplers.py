@@ -11,7 +11,8 @@ import pytest
 
 from kernels.attention import registry
 from kernels.attention.problem import Problem
-from scripts.score_samplers import OURS, Task, batches, cases, run
+from scripts.recorded_cases import cases
+from scripts.score_samplers import OURS, Task, batches, run
 from tests.tuner.evaluate.recording import trial
 from tuner.evaluate.space_file import read_space, write_space
 from tuner.evaluate.t4 import SpaceError

@@ -60,7 +60,9 @@ def warn(sentence: str) -> None:
     """Print one line to stderr, under the program's name. The names of files and the values of
     options are in it: none of their characters steers a terminal. Where stderr cannot be written,
     nothing is said, and the command goes on."""
-    with suppress(OSError):
+    if sys.stderr is None:  # closed by the shell: print would take stdout
+        return
+    with suppress(OSError, ValueError):
         print(f"tuner: {printable_sentence(sentence)}", file=sys.stderr)
 
 

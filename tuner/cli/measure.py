@@ -94,7 +94,8 @@ def record(
 ) -> None:
     """Measure every feasible config of problems, and write the spaces as files to replay.
 
-    Everything measured is kept in the database as it comes: the same command resumes.
+    Everything measured is kept in the database as it comes: the same command resumes. Use a --db of
+    its own: configs that a search knows already were stopped early against the best of all.
     """
     asked = options.shapes(hdim, seqlen, causal, dtype, batch, heads)
     problems = asked.named()

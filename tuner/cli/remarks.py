@@ -18,7 +18,9 @@ class _Once(logging.Handler):
         self._said: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
+        self.say(record.getMessage())
+
+    def say(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
             warn(text)
@@ -39,7 +41,7 @@ def said_as_remarks() -> Iterator[None]:
     ) -> None:
         # The place is a line of ours, or of Typer's: nothing that a command was given.
         if category.__module__.partition(".")[0] == "tuner":
-            warn(str(message))
+            handler.say(str(message))
         else:
             shown_before(message, category, filename, lineno, file, line)
 

@@ -59,7 +59,7 @@ class TrialEnded:
     trials: int
     best: Trial | None
     counts: Mapping[Outcome, int]
-    eta_s: float | None  # of the trials to come; None for the first, of which little can be told
+    eta_s: float | None  # of the trials to come; None after the first, which tells little of them
 
 
 @dataclass(frozen=True)

@@ -105,8 +105,8 @@ class Exploration:
         self._again: deque[Candidate] = deque()  # proposed, but no longer being compiled
         self._guessed_at = -1  # trials told when the next line was worked out
         self._guesses: Sequence[Job] = ()
-        # On the budget's clock: when its share of the time ends, once it has one; and when its
-        # first trial did, which alone had to wait for processes and compilers.
+        # On the budget's clock: when its share of the time ends, once it has one; and when the
+        # first trial ended, which may have waited for processes and compilers, as no other does.
         self._until: float | None = None
         self._first_ended: float | None = None
 
@@ -321,7 +321,7 @@ class Exploration:
         eta: float | None = None
         if self._first_ended is None:
             self._first_ended = clock
-        elif done > 1:
+        else:
             eta = (clock - self._first_ended) / (done - 1) * (trials - done)
             if self._until is not None:
                 eta = min(eta, max(0.0, self._until - clock))

@@ -121,10 +121,11 @@ class Turns:
             return None
         if (own.origin == "replay") != (executor.origin == "replay"):
             return None
-        # More may be asked for than the search behind that record has tried, and there may be more
-        # to try than there was. Of a record that came without its trials nothing of it is known.
         known = len(recalled(problem, candidates, executor, self._store))
-        asked = CUT_SHORT in own.note or options.trials or options.sampler == "exhaustive"
-        if known < wanted and (known or asked):
+        asked = options.trials is not None or options.sampler == "exhaustive"
+        # There may be more to try now than there was. Of a record that came without its trials, or
+        # of some templates alone, that is not to be told.
+        more = known > 0 and options.templates is None
+        if known < wanted and (asked or more or CUT_SHORT in own.note):
             return None
         return f"has a fresh record of {own.measured_at[:10]}; --force searches again"

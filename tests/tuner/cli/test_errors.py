@@ -5,20 +5,16 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tuner.cli import app as application
-from tuner.cli.remarks import said_as_remarks
 
 Run = Callable[..., Any]
 
@@ -318,39 +314,6 @@ def test_an_error_does_not_steer_the_terminal(tuner: Run) -> None:
     assert said.status == 2
     assert "\\x1b[31mred\\u202e does not exist" in said.err
     assert said.err[:-1].isprintable()
-
-
-def test_a_full_disk_behind_stdout_is_one_sentence(tuner: Run, searched: Path) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("needs /dev/full")
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "tuner", "show", "--db", searched],
-            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
-        )  # fmt: skip
-    assert (done.returncode, done.stderr) == (2, "tuner: No space left on device\n")
-
-
-def test_a_warning_is_said_once_under_our_name(tuner: Run, searched: Path) -> None:
-    with closing(sqlite3.connect(searched)) as database, database:
-        database.execute("UPDATE records SET gpu_name = char(27)")
-    said = tuner("show", "--db", searched)
-    assert said.status == 0
-    assert said.err.count("rows are skipped") == 1
-    assert said.err.startswith(f"tuner: {searched}: ")
-
-
-def test_a_warning_of_the_runtime_is_a_remark_without_its_place(
-    capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
-) -> None:
-    pytest.importorskip("torch", reason="the runtime is torch's")
-    from tuner.plans import UntunedWarning
-
-    with said_as_remarks():
-        warnings.warn("D64 is not tuned", UntunedWarning, stacklevel=1)
-        warnings.warn("theirs", DeprecationWarning, stacklevel=1)
-    assert capsys.readouterr().err == "tuner: D64 is not tuned\n"
-    assert [str(each.message) for each in recwarn] == ["theirs"]
 
 
 def test_export_does_not_replace_a_database(tuner: Run, searched: Path) -> None:

@@ -24,6 +24,10 @@ from tuner.trial import Candidate, Measurement, Origin, Outcome
 H100 = Target(Hardware(90, 132, 80, 700), "NVIDIA H100 80GB HBM3", "3.6.0", "2.11.0", "580.1")
 
 
+# Of a space so small that every search tries all of it.
+SMALL = {"BLOCK_M": (64, 128), "BLOCK_N": (32, 64), "num_stages": (2, 3), "flag": (False, True)}
+
+
 class ToyTemplate(Template):
     name = "toy"
     version = "0123456789ab"

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from kernels.attention import registry
 from kernels.attention.config import Config
 from kernels.attention.problem import Problem
 from tuner.evaluate.executor import Compilation
@@ -20,7 +19,7 @@ from tuner.search.options import Options
 from tuner.store.database import Store
 from tuner.trial import Candidate, Outcome
 
-from .conftest import H100, ToyExecutor, ToyTemplate, latency, problem, record
+from .conftest import H100, SMALL, ToyExecutor, ToyTemplate, latency, problem, record
 
 P = problem()
 BEST = Candidate("toy", Config(BLOCK_M=128, BLOCK_N=64, num_stages=3, flag=True))
@@ -54,126 +53,6 @@ def test_the_default_search_gets_close(executor: ToyExecutor, store: Store) -> N
     assert len(store.trials()) == 60
 
 
-def test_trials_of_a_template_that_is_not_searched_do_not_count(
-    executor: ToyExecutor, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(executor, store, trials=20)
-    portable = registry.get("portable")
-    other = Candidate("portable", portable.default(P, 90))
-    trial = store.trials()[0]
-    store.add_trial(replace(trial, candidate=other, template_version=portable.version))
-    monkeypatch.setattr(registry, "names", lambda: ("portable", "toy"))
-    (_, events) = run(executor, store, trials=21, templates=("toy",))
-    assert isinstance(events[0], ProblemStarted)
-    assert len([event for event in events if isinstance(event, TrialEnded)]) == 1
-
-
-def test_a_record_whose_config_is_refused_by_now_is_searched_again(
-    executor: ToyExecutor, store: Store
-) -> None:
-    run(executor, store, trials=20)
-    (found,) = store.records()
-    refused = Candidate("toy", Config(found.candidate.config, num_stages=9))
-    lucky = replace(found.measurement, median_ms=found.measurement.median_ms / 9)
-    store.add_record(replace(found, candidate=refused, measurement=lucky, uid=""))
-    (again,), events = run(executor, store, trials=20)
-    assert [type(event) for event in events] == [ProblemSkipped]  # the living one stands
-    assert again == found
-
-
-def test_the_same_command_again_runs_nothing(executor: ToyExecutor, store: Store) -> None:
-    run(executor, store, trials=20)
-    before = len(executor.compiled)
-    (again,), events = run(executor, store, trials=20)
-    assert len(executor.compiled) == before
-    assert again is not None
-    assert [type(event) for event in events] == [ProblemSkipped]
-
-
-def test_an_interrupted_search_goes_on_where_it_stopped(
-    executor: ToyExecutor, store: Store
-) -> None:
-    executor.stop_after = 11
-    with pytest.raises(KeyboardInterrupt):
-        run(executor, store, trials=30)
-    told = {trial.candidate for trial in store.trials()}
-    assert len(told) == 11
-    assert store.records() == []
-    second = ToyExecutor(seed=1)
-    (found,), events = run(second, store, trials=30)
-    assert found is not None
-    assert len(second.evaluated) == 30 - 11
-    assert not told & set(second.evaluated)
-    assert len(store.trials()) == 30
-    started = next(e for e in events if isinstance(e, ProblemStarted))
-    assert (started.known, started.trials) == (11, 19)
-
-
-def test_trials_of_an_older_kernel_are_made_again(
-    executor: ToyExecutor, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (old,), _ = run(executor, store, trials=20)
-    monkeypatch.setattr(ToyTemplate, "version", "another kernel")
-    executor.evaluated.clear()
-    assert old is not None
-    (new,), events = run(executor, store, trials=20, inherited=[old])
-    assert new is not None
-    started = next(e for e in events if isinstance(e, ProblemStarted))
-    assert started.known == 0
-    assert len(executor.evaluated) >= 20
-    assert (new.template_version, new.supersedes) == ("another kernel", (old.uid,))
-
-
-def test_one_config_more_is_one_trial_more(
-    executor: ToyExecutor, store: Store, toy: ToyTemplate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(executor, store, sampler="exhaustive")
-    before = set(executor.evaluated)
-    space = toy.space(P.specialization)
-    monkeypatch.setattr(
-        ToyTemplate, "space", lambda self, s: {**space, "BLOCK_N": (16, 32, 64, 128, 8)}
-    )
-    real = ToyTemplate.reject
-    monkeypatch.setattr(
-        ToyTemplate,
-        "reject",
-        lambda self, s, c, cap: (
-            "one is enough"
-            if c["BLOCK_N"] == 8 and c != Config(BLOCK_M=16, BLOCK_N=8, num_stages=1, flag=False)
-            else real(self, s, c, cap)
-        ),
-    )
-    enumerate_candidates.cache_clear()
-    executor.evaluated.clear()
-    run(executor, store, sampler="exhaustive")
-    assert [c.config["BLOCK_N"] for c in executor.evaluated] == [8]
-    assert not set(executor.evaluated) & before
-
-
-@pytest.mark.parametrize("trials", [None, 60])
-def test_one_config_more_is_one_trial_more_where_all_were_tried(
-    executor: ToyExecutor, store: Store, toy: ToyTemplate, monkeypatch: pytest.MonkeyPatch,
-    trials: int | None,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(ToyTemplate, "space", lambda self, specialization: SMALL)
-    run(executor, store, trials=trials)
-    assert len(executor.evaluated) == 16
-    monkeypatch.setattr(ToyTemplate, "space", lambda self, s: {**SMALL, "num_stages": (2, 3, 4)})
-    added = Config(BLOCK_M=64, BLOCK_N=64, num_stages=4, flag=True)
-    monkeypatch.setattr(
-        ToyTemplate,
-        "reject",
-        lambda self, s, c, cap: "one is enough" if c["num_stages"] == 4 and c != added else None,
-    )
-    enumerate_candidates.cache_clear()
-    executor.evaluated.clear()
-    run(executor, store, trials=trials)
-    assert [c.config for c in executor.evaluated] == [added]
-    executor.evaluated.clear()
-    run(executor, store, trials=trials)
-    assert executor.evaluated == []
-
-
 def test_faults_are_outcomes_and_never_win(executor: ToyExecutor, store: Store) -> None:
     executor.faults = {
         BEST: Outcome.WRONG,
@@ -197,7 +76,6 @@ def test_faults_are_outcomes_and_never_win(executor: ToyExecutor, store: Store) 
 
 
 def test_everything_fails(executor: ToyExecutor, store: Store) -> None:
-    from tuner.search.candidates import enumerate_candidates
 
     feasible = enumerate_candidates(P.specialization, 90).feasible
     executor.faults = dict.fromkeys(feasible, Outcome.WRONG)
@@ -248,9 +126,6 @@ def nearly_flat(of: Problem, config: Config) -> float:
     return 1.05 * latency(of, config)
 
 
-SMALL = {"BLOCK_M": (64, 128), "BLOCK_N": (32, 64), "num_stages": (2, 3), "flag": (False, True)}
-
-
 @pytest.mark.parametrize("sampler", ["exhaustive", samplers.DEFAULT])
 @pytest.mark.parametrize("rounds", [16, 40])
 @pytest.mark.parametrize("noise", [0.0005, 0.004])
@@ -299,24 +174,6 @@ def test_neighbours_seed_each_other(executor: ToyExecutor, store: Store) -> None
     first = next(r for r in store.records() if r.problem.seqlen == 8192)
     # Behind what was proposed before its finals were over.
     assert first.candidate in executor.evaluated[40 : 40 + executor.compile_slots + 2]
-
-
-def test_more_trials_asked_for_than_tried(executor: ToyExecutor, store: Store) -> None:
-    run(executor, store, trials=10)
-    run(executor, store, trials=15)
-    assert len(executor.evaluated) == 15
-
-
-def test_replayed_trials_are_none_of_the_measured_ones_asked_for(
-    executor: ToyExecutor, store: Store
-) -> None:
-    executor.origin = "replay"
-    run(executor, store, trials=20)
-    executor.origin = "cuda"
-    run(executor, store, trials=10, seed=1)
-    _, events = run(executor, store, trials=25)
-    started = next(e for e in events if isinstance(e, ProblemStarted))
-    assert (started.known, started.trials) == (10, 15)
 
 
 def test_refused_and_unserved_problems_are_skipped(executor: ToyExecutor, store: Store) -> None:

@@ -47,8 +47,12 @@ def test_every_config_of_the_templates_asked_for_and_of_no_other(
 
 
 @pytest.mark.parametrize("apart", [True, False])
-def test_each_template_is_timed_against_its_own_best(
-    apart: bool, executor: ToyExecutor, store: Store, monkeypatch: pytest.MonkeyPatch
+def test_each_template_is_recorded_against_its_own_best(
+    apart: bool,
+    executor: ToyExecutor,
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Slow(ToyTemplate):
         name = "slow"
@@ -71,8 +75,11 @@ def test_each_template_is_timed_against_its_own_best(
         return timed(of, candidate, best_ms)
 
     monkeypatch.setattr(executor, "evaluate", evaluate)
-    options = Options(sampler="exhaustive", apart=apart)
-    driver.search([P], executor, store, [], options, lambda event: None)
+    if apart:
+        assert len(record_spaces([P], executor, store, tmp_path, None, lambda event: None)) == 2
+    else:
+        options = Options(sampler="exhaustive")
+        driver.search([P], executor, store, [], options, lambda event: None)
     fastest = latency(P, BEST.config)
     assert min(to_beat["toy"]) < 1.1 * fastest
     assert (min(to_beat["slow"]) > 8 * fastest) is apart
