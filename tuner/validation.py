@@ -83,8 +83,9 @@ def validate(
         raise ValueError(
             f"{words.k} has headdim {k.shape[3]}, but must have {words.q}'s headdim {q.shape[3]}"
         )
-    if q.shape[3] == 0 or v.shape[3] == 0:
-        raise ValueError("headdim is 0, but must be at least 1")
+    for name, tensor in ((words.q, q), (words.v, v)):
+        if tensor.shape[3] == 0:
+            raise ValueError(f"{name} has headdim 0, but must have at least 1")
     heads, seqlen = words.heads, words.seqlen
     if v.shape[heads] != k.shape[heads] or v.shape[seqlen] != k.shape[seqlen]:
         raise ValueError(

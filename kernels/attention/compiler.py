@@ -20,7 +20,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy as shallow_copy
+from copy import copy as shallow_copy  # a standalone file has hopper_pipeline.copy, too
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -16,7 +16,10 @@ from kernels.attention.template import Binary
 if TYPE_CHECKING:
     from torch import Tensor
 
-_KEPT = 1024  # launches per loaded binary, and sets of addresses per launch
+_KEPT = 1024  # launches per loaded binary
+# Sets of addresses over all launches, each of which is a kilobyte and more with its descriptors: a
+# model that decodes token by token meets one a layer with each launch, and new launches all along.
+_KEPT_ADDRESSES = 16384
 
 
 class Work(NamedTuple):
@@ -37,28 +40,30 @@ class DirectLaunch:
     """See template.Launch: hands a kernel q, k and v (as addresses, or as descriptors), out, lse,
     and the rest of its arguments."""
 
-    __slots__ = ("_after", "_blocks", "_described", "_descriptors", "_kernel")
+    __slots__ = ("_after", "_blocks", "_descriptors", "_kernel")
 
     def __init__(self, kernel: compiler.Loaded, work: Work) -> None:
         self._kernel = kernel
         self._blocks = work.blocks
         self._after = work.after
         self._descriptors = tuple(map(kernel.descriptor, range(3), work.shapes, work.strides))
-        # The kernel's arguments before out, by the addresses of q, k and v.
-        self._described: dict[tuple[int, int, int], tuple[Any, ...]] = {}
 
     def __call__(self, q: int, k: int, v: int, out: int, lse: int | None, stream: int) -> None:
         inputs: tuple[Any, ...] = (q, k, v)
         if self._descriptors:
-            inputs = self._described.get((q, k, v)) or self._describe(q, k, v)
+            inputs = _described.get((self, q, k, v)) or self._describe(q, k, v)
         self._kernel(self._blocks, stream, inputs, out, lse, self._after)
 
     def _describe(self, q: int, k: int, v: int) -> tuple[Any, ...]:
-        if len(self._described) >= _KEPT:
-            self._described.clear()
+        if len(_described) >= _KEPT_ADDRESSES:
+            _described.clear()
         of_q, of_k, of_v = self._descriptors
-        described = self._described[q, k, v] = (*of_q(q), *of_k(k), *of_v(v))
+        described = _described[self, q, k, v] = (*of_q(q), *of_k(k), *of_v(v))
         return described
+
+
+# A kernel's arguments before out, by the launch and the addresses of q, k and v.
+_described: dict[tuple[DirectLaunch, int, int, int], tuple[Any, ...]] = {}
 
 
 # Of a config, whether the mask is causal, q, k, v, out, sm_scale and the mask's offset; None where

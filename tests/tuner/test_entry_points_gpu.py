@@ -296,6 +296,26 @@ def test_a_fork_after_the_import() -> None:
     assert done.returncode == 0
 
 
+_CAPTURE = """
+import sys, warnings
+import torch, tuner
+warnings.simplefilter("ignore")
+q, k, v = torch.randn(3, 1, 2, 100, 128, dtype=torch.float16, device="cuda")
+torch.cuda.synchronize()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    out = tuner.custom_attention_forward(q, k, v)
+graph.replay()
+theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+assert (out - theirs).abs().max() < 1e-2
+"""
+
+
+def test_the_very_first_call_of_a_process_can_be_captured() -> None:
+    done = subprocess.run([sys.executable, "-c", _CAPTURE], env=os.environ, timeout=300)
+    assert done.returncode == 0
+
+
 @pytest.mark.timing
 def test_the_hosts_time_is_within_its_budget() -> None:
     import importlib.util

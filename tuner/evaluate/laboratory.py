@@ -87,6 +87,9 @@ class Laboratory:
             self._stopwatch.sensor.take()
             rested_s = time.perf_counter() - self._busy_until
             timing = take_samples(sample, best_ms, rested_s)
+            for ms in timing.samples_ms:
+                if not 0.0 < ms < math.inf:
+                    return ended(Outcome.CRASHED, f"its launches were timed at {ms} ms")
             last = gate.check_last()
         except Exception as error:
             return ended(*self._blame(error))

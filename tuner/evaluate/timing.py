@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,9 +19,9 @@ SAMPLES = 7
 # first sample, the longer the longer it rested: who waited for so long has the time.
 LOAD_PER_REST = 0.4
 MOST_LOAD_MS = 1500.0
-# At most so much at once: where others use the card, launches take many times what the first took.
-LOAD_MS = 100.0
-MOST_LOADS = 5000  # launches of it, each of which may be an event and a flush of the L2
+# At most so much of it before the clock is looked at: where others use the card a launch takes many
+# times what the first took, and with a flush of the L2 before each, many times what it says.
+LOAD_MS, LOADS = 100.0, 1000
 
 # What a race may take to tell the fastest apart once they are alone. Where a sample differs from
 # the next by 3 %, that is for some 100 rounds of two lanes, and what differs by 1 % is told.
@@ -76,7 +77,10 @@ def slower(samples: Sequence[float], best_ms: float | None) -> bool:
 
 
 def take_samples(
-    sample: Callable[[int], float], best_ms: float | None, rested_s: float = 0.0
+    sample: Callable[[int], float],
+    best_ms: float | None,
+    rested_s: float = 0.0,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Timing:
     """Time a launch that ran before.
 
@@ -84,6 +88,7 @@ def take_samples(
         sample: runs so many launches and returns the ms that one took.
         best_ms: the fastest candidate so far; timing stops early once this one is clearly slower.
         rested_s: for how long the card has had no such load.
+        clock: seconds.
     """
     first = sample(1)
     if best_ms is not None and first > HOPELESS * best_ms:
@@ -91,15 +96,12 @@ def take_samples(
         if second > HOPELESS * best_ms:
             return Timing((first, second), pruned=True)
         first = second
-    warm_up_ms = min(max(WARM_UP_MS, LOAD_PER_REST * 1e3 * rested_s), MOST_LOAD_MS)
-    spent_ms, loads = 0.0, 0
-    while spent_ms < warm_up_ms and loads < MOST_LOADS:
-        launches = launches_per_sample(first, min(warm_up_ms - spent_ms, LOAD_MS))
-        launches = min(launches, MOST_LOADS - loads)
-        launch_ms = sample(launches)
-        first = min(first, launch_ms)
-        spent_ms += launch_ms * launches
-        loads += launches
+    left_ms = min(max(WARM_UP_MS, LOAD_PER_REST * 1e3 * rested_s), MOST_LOAD_MS)
+    until = clock() + left_ms / 1e3
+    while left_ms > 0:
+        launches = launches_per_sample(first, min(left_ms, LOAD_MS))
+        first = min(first, sample(min(launches, LOADS)))
+        left_ms = (until - clock()) * 1e3
     launches = launches_per_sample(first)
     samples: list[float] = []
     while len(samples) < SAMPLES:

@@ -17,7 +17,7 @@ from kernels.attention.problem import ratio
 from kernels.attention.template import Launch
 from tuner.repetition import remember, repeat
 from tuner.resolve import MAX_BATCH_HEADS_RATIO, MAX_SEQLEN_RATIO
-from tuner.validation import validate
+from tuner.validation import refuse_tangents, validate
 
 
 class Config(Protocol):
@@ -76,7 +76,8 @@ def custom_attention_forward(
 
     Raises:
         TypeError, ValueError: an argument is wrong; one sentence names it.
-        NotImplementedError: a gradient would have to be recorded.
+        NotImplementedError: a gradient or tangent would have to be recorded, or torch.jit.trace
+            runs, which takes shapes for tensors.
         RuntimeError: this file has no config for the device.
     """
     compiling = torch.compiler.is_compiling()
@@ -84,6 +85,8 @@ def custom_attention_forward(
         known = repeat(q, k, v, causal, sm_scale)
         if known is not None:
             return known  # type: ignore[return-value]
+        if torch._C._is_tracing():
+            raise NotImplementedError("torch.jit.trace is not served: use torch.compile")
     scale = validate(q, k, v, causal, sm_scale)
     if q.dtype not in DTYPES:
         raise TypeError(f"q is {q.dtype}, but must be torch.float16 or torch.bfloat16")
@@ -91,6 +94,7 @@ def custom_attention_forward(
         raise ValueError(f"v has headdim {v.shape[3]}, but must have q's headdim {q.shape[3]}")
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         raise NotImplementedError("there are no gradients here: call it under torch.no_grad()")
+    refuse_tangents(q, k, v)
     batch, heads, seqlen_q, headdim = q.shape
     major, minor = torch.cuda.get_device_capability(q.device)
     config = choose(

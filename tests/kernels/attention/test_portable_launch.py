@@ -163,6 +163,22 @@ def test_a_repeated_launch_is_planned_once_and_loaded_once(remembering, monkeypa
     assert len(remembering[0].described) == 4 * 3
 
 
+def test_sets_of_addresses_are_bounded_over_all_launches(remembering, monkeypatch):
+    binary = binary_of()
+    monkeypatch.setattr(launching, "_described", {})
+    monkeypatch.setattr(launching, "_KEPT_ADDRESSES", 3)
+    arguments = tensors()
+    scales = [0.1, 0.2, 0.3, 0.4, 0.5]
+    for sm_scale in scales:  # a launch each
+        TEMPLATE.launch(binary, *arguments, None, sm_scale)
+    assert len(launching._described) == 2  # all were let go before the fourth
+    before = len(remembering[0].described)
+    TEMPLATE.launch(binary, *arguments, None, scales[-1])
+    assert len(remembering[0].described) == before
+    TEMPLATE.launch(binary, *arguments, None, scales[0])
+    assert len(remembering[0].described) == before + 3
+
+
 def test_strides_of_single_rows_and_heads_do_not_matter(remembering):
     binary = binary_of()
     odd = torch.zeros(1, 1, 1, 128, dtype=torch.float16).as_strided((1, 1, 1, 128), (7, 5, 3, 1))

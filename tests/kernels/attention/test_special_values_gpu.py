@@ -61,20 +61,23 @@ def test_a_single_spike_at_either_end(kernel, headdim, dtype, causal):
                 kernel.check(q, spiked, v, causal, reference=reference, config=config)
 
 
+@pytest.mark.parametrize("headdim", HEADDIMS)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
-def test_a_hidden_key_does_not_leak(kernel, poison):
-    q, k, v = (randn(1, 2, 700, 128, seed=i) for i in range(3))
-    clean, _ = kernel.attention(q, k, v, True)
-    k[:, :, 400] = poison
-    out, _ = kernel.attention(q, k, v, True)
-    assert torch.equal(out[:, :, :400], clean[:, :, :400])
-    if math.isnan(poison):
-        assert out[:, :, 400:].isnan().all()
-    k[:, :, 400] = 0
-    v[:, :, 400] = poison  # reaches the rows of its block: 0·NaN is NaN
-    out, _ = kernel.attention(q, k, v, True)
-    assert torch.equal(out[:, :, :256], clean[:, :, :256])
-    assert not out[:, :, 400:].isfinite().any()
+def test_a_hidden_key_does_not_leak(kernel, headdim, dtype, poison):
+    q, k, v = (randn(1, 2, 700, headdim, dtype=TORCH[dtype], seed=i) for i in range(3))
+    poisoned_k, poisoned_v = k.clone(), v.clone()
+    poisoned_k[:, :, 400] = poison
+    poisoned_v[:, :, 400] = poison  # reaches the rows of its block: 0·NaN is NaN
+    for config in sample(kernel.template.name, headdim, True, dtype):
+        clean, _ = kernel.attention(q, k, v, True, config=config)
+        out, _ = kernel.attention(q, poisoned_k, v, True, config=config)
+        assert torch.equal(out[:, :, :400], clean[:, :, :400])
+        if math.isnan(poison):
+            assert out[:, :, 400:].isnan().all()
+        out, _ = kernel.attention(q, k, poisoned_v, True, config=config)
+        assert torch.equal(out[:, :, :256], clean[:, :, :256])
+        assert not out[:, :, 400:].isfinite().any()
 
 
 @pytest.mark.parametrize("headdim", HEADDIMS)

@@ -12,6 +12,7 @@ from fake_workers import FakeTemplate
 from kernels.attention import registry
 from kernels.attention.config import Config
 from kernels.attention.problem import DTYPES, HEADDIMS, Problem, Specialization
+from tests.tuner.evaluate.test_screening import HUGE
 from tuner.evaluate.local import LocalExecutor
 from tuner.evaluate.timing import cycle
 from tuner.search import candidates, driver
@@ -60,6 +61,17 @@ def name(request: pytest.FixtureRequest, executor: LocalExecutor) -> str:
     if refusal is not None:
         pytest.skip(refusal)
     return request.param
+
+
+def test_too_much_shared_memory_is_an_outcome_and_the_next_is_fine(
+    name: str, executor: LocalExecutor
+) -> None:
+    fits = default(name, PROBLEM, executor)
+    huge = Candidate(name, Config({**fits.config, **HUGE[name]}))
+    compiled = executor.compile(PROBLEM, huge).result()
+    assert compiled.outcome is Outcome.OUT_OF_RESOURCES, compiled.reason
+    assert executor.compile(PROBLEM, fits).result().outcome is Outcome.OK
+    assert executor.evaluate(PROBLEM, fits, None).result().outcome is Outcome.OK
 
 
 def test_the_target(executor: LocalExecutor) -> None:

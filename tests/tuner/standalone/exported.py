@@ -65,6 +65,14 @@ def records(seed: int, number: int = 60) -> list[Record]:
     return list(found.values())
 
 
+def spliced(text: str) -> str:
+    """A benchmark that knows nothing of us, with a standalone file in its editable region."""
+    harness = Path(__file__).with_name("outside_harness.py").read_text(encoding="utf-8")
+    before, _, rest = harness.partition("# BEGIN EDITABLE\n")
+    _, _, after = rest.partition("# END EDITABLE\n")
+    return f"{before}{text}\n{after}"
+
+
 def load(text: str, folder: Path) -> ModuleType:
     """The module that a standalone file makes."""
     path = folder / "attention.py"

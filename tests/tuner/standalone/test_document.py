@@ -54,6 +54,15 @@ def test_without_records_it_is_clean_too() -> None:
     assert ruff("format", "--diff", text=text).returncode == 0
 
 
+def test_it_can_stand_in_the_middle_of_a_benchmark(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    text = exported.spliced(standalone_file(exported.records(0), exported.TARGET))
+    module = exported.load(text, tmp_path)
+    assert module.main.__globals__["custom_attention_forward"] is module.custom_attention_forward
+    assert module.custom_attention_forward.__doc__.startswith("softmax(sm_scale")
+    assert module.SHAPES[0] == (4, 32, 4096, 64)
+
+
 def test_imports_torch_triton_and_the_standard_library_alone() -> None:
     tree = ast.parse(standalone_file(exported.records(0), exported.TARGET))
     roots = set()

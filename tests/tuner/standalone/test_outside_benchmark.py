@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +18,7 @@ torch = pytest.importorskip("torch", reason="the file is torch's")
 
 import tuner  # noqa: E402
 from kernels.attention.reference import attention_reference  # noqa: E402
-from tests.tuner.standalone.exported import load  # noqa: E402
+from tests.tuner.standalone.exported import load, spliced  # noqa: E402
 from tuner import cuda_driver  # noqa: E402
 from tuner.standalone.document import standalone_file  # noqa: E402
 from tuner.store.layers import Layers  # noqa: E402
@@ -62,6 +66,22 @@ def test_right(shape: tuple[int, ...], causal: bool, module: ModuleType) -> None
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
     assert (out - expected).abs().max().item() < 1e-2
     assert out.is_contiguous()
+
+
+def test_in_a_benchmark_that_it_is_spliced_into(tmp_path: Path) -> None:
+    target = cuda_driver.target()
+    assert target is not None
+    script = tmp_path / "benchmark.py"
+    script.write_text(spliced(standalone_file(Layers.load().standing(), target)), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, check=False, timeout=300,
+        cwd=tmp_path, env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    print(done.stdout)
+    assert [tuple(row["shape"]) for row in rows] == HEADLINES
+    assert all(row["correct"] for row in rows)
 
 
 @pytest.mark.timing

@@ -11,6 +11,8 @@ import pytest
 pytest.importorskip("triton")
 torch = pytest.importorskip("torch")
 
+from torch.autograd import forward_ad  # noqa: E402
+
 from tests.tuner.standalone import exported  # noqa: E402
 from tuner.standalone.document import standalone_file  # noqa: E402
 
@@ -81,6 +83,26 @@ def test_gradients_are_refused_although_the_call_is_known(file: File) -> None:
         file(q.requires_grad_(), k, v)
     with torch.no_grad():
         assert file(q, k, v) == [f"again at {q.data_ptr()}"]
+
+
+def test_tangents_are_refused_as_gradients_are(file: File) -> None:
+    q, k, v = draw()
+    file(q, k, v)
+    with forward_ad.dual_level():
+        for name, given in (
+            ("q", (forward_ad.make_dual(q, q), k, v)),
+            ("v", (q, k, forward_ad.make_dual(v, v))),
+        ):
+            with pytest.raises(NotImplementedError, match=f"{name} has a tangent"):
+                file(*given)
+        assert file(q, k, v) == ["by Triton, scale 0.125"]  # none of them has one
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_tracing_is_refused_for_what_it_is(file: File) -> None:
+    q, k, v = draw()
+    with pytest.raises(NotImplementedError, match=r"torch\.jit\.trace is not served"):
+        torch.jit.trace(file.module.custom_attention_forward, (q, k, v))
 
 
 def test_where_the_launch_is_not_known_triton_launches_each_time(file: File) -> None:
