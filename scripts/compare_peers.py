@@ -5,8 +5,9 @@
 Peers are cuDNN and FlashAttention-2 through PyTorch's SDPA, FlashAttention-3 (pip install fa3-fwd;
 27 MB, bf16 alone) and FlashAttention-4 (pip install flash-attn-4) where they can be imported, and
 with --flex compiled FlexAttention, which takes some ten seconds a problem. All take turns in
-interleaved rounds; after that, each runs back to back for a quarter second ("sustained"): some 10 s
-a problem. --grid measures the 36 problems a dtype of the benchmark grid, in rounds alone.
+interleaved rounds. After that each runs at the clock that its own power leaves: 25 warm-ups and the
+median of 100 runs, in turns ("short"), and back to back for a quarter second ("sustained"); some
+20 s a problem. --grid measures the 36 problems a dtype of the benchmark grid, in rounds alone.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tuner.bench import OURS, Lap, Report, Row, bench
 from tuner.device import has_gpu
 from tuner.evaluate.inputs import Inputs
 from tuner.evaluate.stopwatch import Launch
+from tuner.evaluate.timing import spread
 from tuner.search.plan import plan
 from tuner.store.files import write_atomically
 
@@ -57,7 +59,7 @@ def main(words: Sequence[str] | None = None) -> int:
     report = bench(
         problems=plan(dtypes=dtypes) if options.grid else headline(dtypes),
         rounds=options.rounds,
-        sustained=not options.grid,
+        alone=not options.grid,
         further=flex if options.flex else None,
     )
     if options.output is not None:
@@ -93,14 +95,12 @@ def flex(inputs: Inputs) -> Mapping[str, Launch]:
 
 
 def text(report: Report) -> list[str]:
-    """What was measured on, and Markdown tables: rounds, and sustained where it was measured."""
+    """What was measured on, and Markdown tables: of rounds, and of what else was measured."""
     on = report.target
     lines = [
         f"{on}, torch {on.torch}, driver {on.driver}, {report.measured_at}",
         "",
-        *table(
-            report, in_rounds, lambda lap: f"{lap.tflops:.0f} ± {lap.tflops * lap.spread / 2:.0f}"
-        ),
+        *table(report, in_rounds, lambda lap: with_spread(lap.tflops, lap.spread)),
     ]
     ratios = [ratio for row in report.rows if (ratio := to_best(row, in_rounds)) is not None]
     if len(ratios) > 1:
@@ -109,6 +109,9 @@ def text(report: Report) -> list[str]:
             f"Ours / best peer over {len(ratios)} problems: {geometric_mean(ratios):.3f} in the "
             f"geometric mean, {min(ratios):.3f} to {max(ratios):.3f}.",
         ]
+    if all(row.rounds[OURS].short_ms for row in report.rows):
+        cells = table(report, short, lambda lap: with_spread(short(lap), spread(lap.short_ms)))
+        lines += ["", "Short:", "", *cells]
     if all(row.rounds[OURS].sustained_tflops is not None for row in report.rows):
         cells = table(report, sustained, lambda lap: f"{sustained(lap):.0f}")
         lines += ["", "Sustained:", "", *cells]
@@ -121,8 +124,17 @@ def in_rounds(lap: Lap) -> float:
     return lap.tflops
 
 
+def short(lap: Lap) -> float:
+    return lap.short_tflops or 0.0
+
+
 def sustained(lap: Lap) -> float:
     return lap.sustained_tflops or 0.0
+
+
+def with_spread(tflops: float, share: float) -> str:
+    """A median and half its interquartile range, which is that share of it."""
+    return f"{tflops:.0f} ± {tflops * share / 2:.0f}"
 
 
 def table(report: Report, rate: Callable[[Lap], float], cell: Callable[[Lap], str]) -> list[str]:

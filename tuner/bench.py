@@ -3,8 +3,10 @@
 Two methods, side by side in each row. First that of the harness that others measure us with: 25
 warm-ups, then 100 runs with a pair of CUDA events each, the median counts. Then interleaved rounds,
 in which we and every peer run in turn, so that drift and power capping hit all alike: differences
-of a few per cent can be told from these alone. On request a third: sustained, a quarter second of
-launches back to back, each lane by itself, for which the power cap has time to settle.
+of a few per cent can be told from these alone. All lanes of such rounds share the clock that their
+mean power leaves, so what a lane saves of it helps all alike. On request therefore two more, in
+which each lane runs at a clock of its own: short, the harness's way for every lane in turns, and
+sustained, a quarter second of launches back to back, for which the power cap has time to settle.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from kernels.attention.problem import HEADLINE, Problem
 from tuner import moments
 from tuner.evaluate.rounds import Lane, interleave
-from tuner.evaluate.timing import spread
+from tuner.evaluate.timing import balanced, cycle, spread
 from tuner.target import Target
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ class Lap:
     spread: float  # interquartile range over the median
     tflops: float
     samples_ms: tuple[float, ...]  # one per round
+    short_tflops: float | None = None  # at a clock of its own, as is the next but one
+    short_ms: tuple[float, ...] = ()  # a median of the harness's way for each turn
     sustained_tflops: float | None = None
 
 
@@ -91,7 +95,7 @@ def bench(
     device: str = "cuda",
     stopwatch: Stopwatch | None = None,
     target: Target | None = None,
-    sustained: bool = False,
+    alone: bool = False,
     further: Peers | None = None,
 ) -> Report:
     """Measure `attention` and its peers.
@@ -101,7 +105,7 @@ def bench(
         rounds: of the interleaved comparison, 20 runs of each lane a round.
         device: torch's name of the device.
         stopwatch, target: None: CUDA events on `device`, and what it is.
-        sustained: whether to measure every lane back to back, too; about a second a lane.
+        alone: whether to measure every lane at a clock of its own, too; some seconds a lane.
         further: more peers than those of tuner.evaluate.peers, from the inputs they run on.
     """
     if attention is None:
@@ -120,8 +124,7 @@ def bench(
         target = target or detect(index)
     now = moments.now()
     rows = tuple(
-        _row(attention, problem, rounds, device, stopwatch, sustained, further)
-        for problem in problems
+        _row(attention, problem, rounds, device, stopwatch, alone, further) for problem in problems
     )
     return Report(target, now, rows)
 
@@ -132,7 +135,7 @@ def _row(
     rounds: int,
     device: str,
     stopwatch: Stopwatch,
-    sustained: bool,
+    alone: bool,
     further: Peers | None,
 ) -> Row:
     import torch
@@ -163,7 +166,8 @@ def _row(
             lanes.append(Lane(name, peer, RUNS_PER_ROUND))
     interleave(lanes, rounds, stopwatch)
     clock, power = stopwatch.sensor.take()
-    settled = {lane.name: _sustained(lane, stopwatch) if sustained else None for lane in lanes}
+    short = _short(lanes, stopwatch) if alone else {}
+    sustained = {lane.name: _sustained(lane, stopwatch) for lane in lanes} if alone else {}
     return Row(
         problem=problem,
         latency_ms=latency_ms,
@@ -172,7 +176,10 @@ def _row(
         speedup_vs_sdpa=sdpa_ms / latency_ms,
         max_diff=max_diff,
         correct=max_diff < TOLERANCE[problem.dtype],
-        rounds={lane.name: _lap(problem, lane, settled[lane.name]) for lane in lanes},
+        rounds={
+            lane.name: _lap(problem, lane, short.get(lane.name, ()), sustained.get(lane.name))
+            for lane in lanes
+        },
         absent=absent,
         sm_clock_mhz=clock,
         power_w=power,
@@ -182,6 +189,17 @@ def _row(
 def _as_the_harness(launch: Callable[[], object], stopwatch: Stopwatch) -> float:
     stopwatch.each(launch, WARM_UPS)
     return median(stopwatch.each(launch, RUNS))
+
+
+def _short(lanes: Sequence[Lane], stopwatch: Stopwatch) -> dict[str, tuple[float, ...]]:
+    """Milliseconds by the harness's way, by lane: a median for each of the turns that they take, in
+    which every lane follows every other equally often."""
+    medians: dict[str, list[float]] = {lane.name: [] for lane in lanes}
+    for turn in range(cycle(len(lanes))):
+        for place in balanced(len(lanes), turn):
+            lane = lanes[place]
+            medians[lane.name].append(_as_the_harness(lane.launch, stopwatch))
+    return {name: tuple(each) for name, each in medians.items()}
 
 
 def _sustained(lane: Lane, stopwatch: Stopwatch) -> float:
@@ -194,8 +212,17 @@ def _sustained(lane: Lane, stopwatch: Stopwatch) -> float:
     return median(trains)
 
 
-def _lap(problem: Problem, lane: Lane, sustained_ms: float | None) -> Lap:
+def _lap(
+    problem: Problem, lane: Lane, short_ms: tuple[float, ...], sustained_ms: float | None
+) -> Lap:
     middle = median(lane.samples_ms)
     samples = tuple(lane.samples_ms)
-    settled = None if sustained_ms is None else problem.tflops(sustained_ms)
-    return Lap(middle, spread(samples), problem.tflops(middle), samples, settled)
+    return Lap(
+        median_ms=middle,
+        spread=spread(samples),
+        tflops=problem.tflops(middle),
+        samples_ms=samples,
+        short_tflops=problem.tflops(median(short_ms)) if short_ms else None,
+        short_ms=short_ms,
+        sustained_tflops=None if sustained_ms is None else problem.tflops(sustained_ms),
+    )

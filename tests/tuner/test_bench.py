@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from kernels.attention.problem import HEADLINE, Problem
 from tuner import bench as bench_module
 from tuner.bench import bench
 from tuner.evaluate.sensor import Sensor
+from tuner.evaluate.timing import cycle
 from tuner.target import Hardware, Target
 
 torch = pytest.importorskip("torch")
@@ -93,7 +95,7 @@ def test_on_a_gpu() -> None:
     assert row.latency_ms == pytest.approx(row.rounds["ours"].median_ms, rel=0.2)
 
 
-def test_on_request_every_lane_runs_back_to_back_and_more_peers_run(
+def test_on_request_every_lane_runs_alone_too_and_more_peers_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, value in (("SUSTAINED_WARM_UP_MS", 1.0), ("SUSTAINED_MS", 2.0)):
@@ -104,9 +106,14 @@ def test_on_request_every_lane_runs_back_to_back_and_more_peers_run(
         return {"mine": lambda: sdpa(inputs.q, inputs.k, inputs.v, inputs.causal)}
 
     (row,) = bench(
-        sdpa, (SMALL,), 2, "cpu", WallStopwatch(), TARGET, sustained=True, further=further
+        sdpa, (SMALL,), 2, "cpu", WallStopwatch(), TARGET, alone=True, further=further
     ).rows
     assert {"ours", "mine"} <= set(row.rounds)
     assert all((lap.sustained_tflops or 0) > 0 for lap in row.rounds.values())
+    turns = cycle(len(row.rounds))
+    for lap in row.rounds.values():
+        assert len(lap.short_ms) == turns
+        assert lap.short_tflops == pytest.approx(SMALL.tflops(median(lap.short_ms)))
     (row,) = bench(sdpa, (SMALL,), 2, "cpu", WallStopwatch(), TARGET).rows
-    assert row.rounds["ours"].sustained_tflops is None
+    lap = row.rounds["ours"]
+    assert (lap.short_tflops, lap.short_ms, lap.sustained_tflops) == (None, (), None)
