@@ -133,15 +133,18 @@ def test_the_same_config_first_and_last_agrees_within_2_percent(
 def test_the_same_config_first_and_last_in_a_session_agrees_within_2_percent(
     executor: LocalExecutor, name: str
 ) -> None:
-    """By the rounds that a record's figure comes of. A trial's own figure, of 60 ms after whatever
-    the card did before, moves with the clock that its power cap leaves."""
+    """By what rounds decide by, the ratio to another config in the same ones. Milliseconds move
+    with the clock that the card's power cap leaves: of rounds by 3 %, of a trial, 60 ms after
+    whatever the card did before, by more."""
     candidate = default(name, PROBLEM, executor)
     good = defaults(PROBLEM, executor)
+    other = next(one for one in good if one != candidate)
 
-    def raced_ms() -> float:
+    def raced() -> tuple[float, float]:
         race = executor.race(PROBLEM, good, 16, decide_s=0.0).result(180)
         assert not race.dropped
-        return race.entrants[candidate].median_ms
+        ms = race.entrants[candidate].median_ms
+        return ms / race.entrants[other].median_ms, ms
 
     def tried_ms() -> float:
         evaluation = executor.evaluate(PROBLEM, candidate, None).result(120)
@@ -149,14 +152,16 @@ def test_the_same_config_first_and_last_in_a_session_agrees_within_2_percent(
         return evaluation.measurement.median_ms
 
     tried_ms()  # the card leaves idle
-    raced, tried = raced_ms(), tried_ms()
+    (ratio, in_rounds_ms), tried = raced(), tried_ms()
     for kind in ("right", "slow", "nan", "illegal", "right"):
         for each in (*good, faulty(kind)):
             executor.evaluate(PROBLEM, each, None).result(120)
     assert not executor.race(PROBLEM, [*good, faulty("right")], 5).result(180).dropped
     executor.evaluate(PROBLEM, faulty("illegal"), None).result(120)
     assert tried_ms() == pytest.approx(tried, rel=0.08)
-    assert raced_ms() == pytest.approx(raced, rel=0.02)
+    ratio_again, in_rounds_again_ms = raced()
+    assert ratio_again == pytest.approx(ratio, rel=0.02)
+    assert in_rounds_again_ms == pytest.approx(in_rounds_ms, rel=0.05)
 
 
 @pytest.mark.timing
