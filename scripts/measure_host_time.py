@@ -3,7 +3,8 @@
     python scripts/measure_host_time.py [--hdim N ...] [--json]
 
 Each figure is the host's time for one call, from a loop that starts with an idle GPU and keeps it
-less than busy: the median and the least over blocks of calls. "seen" calls with tensors used
+less than busy: the median and the least over blocks of calls, which take turns with those of all
+other figures, since a host is not always as fast. "seen" calls with tensors used
 before, as a captured or steady loop does; "new" with addresses that no call has seen. On a machine
 without a GPU a stand-in takes the launches, and what is left is Python's share of ours.
 """
@@ -11,12 +12,12 @@ without a GPU a stand-in takes the launches, and what is left is Python's share 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -58,28 +59,61 @@ class Figure:
     least_us: float
 
 
+@dataclass(frozen=True)
+class Case:
+    """What a figure is of."""
+
+    name: str
+    headdim: int
+    addresses: str
+    call: Call
+    tensors: Iterator[Tensors]
+    within: Callable[[], AbstractContextManager[object]] = nullcontext
+
+    def block(self) -> float:
+        """µs of a call, among as many as make a block."""
+        given = list(islice(self.tensors, CALLS))
+        with self.within():
+            _synchronize()
+            began = time.perf_counter_ns()
+            for q, k, v in given:
+                self.call(q, k, v)
+            ended = time.perf_counter_ns()
+        _synchronize()
+        return (ended - began) / len(given) / 1000
+
+
 def measure(headdims: Sequence[int] = HEADDIMS) -> list[Figure]:
     """All figures for this machine."""
     if torch.cuda.is_available():
-        return [figure for headdim in headdims for figure in _on_gpu(headdim)]
+        return _measured([case for headdim in headdims for case in _on_gpu(headdim)])
     with _stand_in():
-        return [figure for headdim in headdims for figure in _on_cpu(headdim)]
+        return _measured([case for headdim in headdims for case in _on_cpu(headdim)])
 
 
-def _on_gpu(headdim: int) -> Iterator[Figure]:
+def _measured(cases: Sequence[Case]) -> list[Figure]:
+    for case in cases:
+        case.block()  # warm up
+    turns = [[case.block() for case in cases] for _ in range(BLOCKS)]
+    return [
+        Figure(case.name, case.headdim, case.addresses, median(blocks), min(blocks))
+        for case, blocks in zip(cases, zip(*turns))
+    ]
+
+
+def _on_gpu(headdim: int) -> Iterator[Case]:
     backends = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FlashAttention-2": SDPBackend.FLASH_ATTENTION}
     for name, call in _ours().items():
-        yield from _figures(name, headdim, call)
+        yield from _cases(name, headdim, call)
     for name, backend in backends.items():
-        with sdpa_kernel(backend):
-            yield from _figures(f"SDPA, {name}", headdim, _sdpa)
+        yield from _cases(f"SDPA, {name}", headdim, _sdpa, partial(sdpa_kernel, backend))
     empty = _empty_triton_launch()
-    yield _figure("an empty Triton launch", headdim, "seen", lambda *_: empty(), _again(headdim))
-    yield _figure("torch.empty_like", headdim, "seen", lambda q, *_: torch.empty_like(q),
-                  _again(headdim))  # fmt: skip
+    yield Case("an empty Triton launch", headdim, "seen", lambda *_: empty(), _again(headdim))
+    yield Case("torch.empty_like", headdim, "seen", lambda q, *_: torch.empty_like(q),
+               _again(headdim))  # fmt: skip
 
 
-def _on_cpu(headdim: int) -> Iterator[Figure]:
+def _on_cpu(headdim: int) -> Iterator[Case]:
     q, k, v = _tensors(headdim)
     bhsd = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # as flash_attn_func takes them
     entries: dict[str, tuple[Tensors, object, tuple[int, ...] | None]] = {
@@ -92,7 +126,7 @@ def _on_cpu(headdim: int) -> Iterator[Figure]:
         given, entry, lse_shape = entries[name]
         prepare = partial(_prepared, *given)
         repetition.remember(q, k, v, True, None, prepare, entry, lse_shape)
-        yield from _figures(name, headdim, call)
+        yield from _cases(name, headdim, call)
 
 
 def _prepared(q: Tensor, k: Tensor, v: Tensor) -> Launch:
@@ -121,26 +155,14 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def _figures(name: str, headdim: int, call: Call) -> Iterator[Figure]:
-    yield _figure(name, headdim, "seen", call, _again(headdim))
-    yield _figure(name, headdim, "new", call, _anew(headdim))
-
-
-def _figure(
-    name: str, headdim: int, addresses: str, call: Call, tensors: Iterator[Tensors]
-) -> Figure:
-    for given in islice(tensors, CALLS):  # warm up
-        call(*given)
-    times = []
-    for _ in range(BLOCKS):
-        block = list(islice(tensors, CALLS))
-        _synchronize()
-        began = time.perf_counter_ns()
-        for q, k, v in block:
-            call(q, k, v)
-        times.append((time.perf_counter_ns() - began) / len(block) / 1000)
-    _synchronize()
-    return Figure(name, headdim, addresses, median(times), min(times))
+def _cases(
+    name: str,
+    headdim: int,
+    call: Call,
+    within: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Iterator[Case]:
+    yield Case(name, headdim, "seen", call, _again(headdim), within)
+    yield Case(name, headdim, "new", call, _anew(headdim), within)
 
 
 def _again(headdim: int) -> Iterator[Tensors]:
@@ -196,7 +218,7 @@ class _Nothing:
         return lambda address: (address,) * 9
 
 
-@contextlib.contextmanager
+@contextmanager
 def _stand_in() -> Iterator[None]:
     """Let repetition take the CPU for its device, and the Hopper template for an H100."""
     repetition.forget()

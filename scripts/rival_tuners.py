@@ -228,8 +228,8 @@ def helion(
     try:
         from helion import exc
         from helion.autotuner.metrics import register_post_autotune_hook
-    except ImportError:
-        return {"note": "left out: Helion is not installed"}
+    except ImportError as error:
+        return {"note": f"left out: Helion cannot be imported: {describe(error)}"}
     # Not from `scripts`: any package of that name that is installed would be found instead.
     import helion_attention  # type: ignore[import-not-found]
 

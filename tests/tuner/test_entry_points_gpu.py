@@ -330,7 +330,9 @@ def test_the_hosts_time_is_within_its_budget() -> None:
     spec.loader.exec_module(script)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        figures = {(f.name, f.addresses): f.median_us for f in script.measure([128])}
-    for name in ("custom_attention_forward", "attention", "flash_attn_func"):
-        assert figures[name, "seen"] <= 20, figures
-        assert figures[name, "new"] <= 30, figures
+        figures = [figure for figure in script.measure() if figure.name in script._ours()]
+    assert len(figures) == 4 * 3 * 2  # entry points, headdims, seen and new addresses
+    budget_us = {"seen": 20, "new": 30}
+    # The least: whatever else the host does only ever adds to it.
+    late = [figure for figure in figures if figure.least_us > budget_us[figure.addresses]]
+    assert not late, figures

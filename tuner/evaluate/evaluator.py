@@ -7,7 +7,7 @@ search on this machine, or an actor on another.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernels.attention.problem import Problem
@@ -76,16 +76,23 @@ class Evaluator:
         return wire.evaluation_from_json(reply, candidate)
 
     def race(
-        self, problem: Problem, entrants: list[Candidate], rounds: int, decide_s: float
+        self,
+        problem: Problem,
+        entrants: Sequence[Candidate],
+        rounds: int,
+        decide_s: float,
+        hopefuls: Sequence[Candidate] = (),
     ) -> Race:
         """Race, and again without whoever killed the worker, until a race comes through."""
-        left = list(dict.fromkeys(entrants))
+        left = list(dict.fromkeys([*entrants, *hopefuls]))
+        seeded = set(entrants)
         dropped: dict[Candidate, str] = {}
         absent: dict[str, str] = {}
         while True:
             arguments = {
                 "problem": wire.problem_to_json(problem),
                 "entrants": [wire.candidate_to_json(candidate) for candidate in left],
+                "seeded": sum(candidate in seeded for candidate in left),  # the first ones
                 "rounds": rounds,
                 "decide_s": decide_s,
                 "without": list(absent),

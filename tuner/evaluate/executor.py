@@ -121,10 +121,12 @@ class Executor(ABC):
         entrants: Sequence[Candidate],
         rounds: int,
         decide_s: float = DECIDE_S,
+        hopefuls: Sequence[Candidate] = (),
     ) -> Future[Race]:
         """Time `entrants` and the peers in interleaved rounds, at least `rounds`; where there is a
         card, then the fastest entrants alone until they are told apart or shown to be tied, for
-        `decide_s` at most."""
+        `decide_s` at most. Of `hopefuls` the fastest few (timing.PLACES) of a heat before that
+        join the entrants."""
 
     @abstractmethod
     def close(self) -> None:

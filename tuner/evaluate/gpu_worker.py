@@ -28,6 +28,7 @@ class Bench(Protocol):
         rounds: int,
         decide_s: float,
         without: Sequence[str] = (),
+        hopefuls: Sequence[Candidate] = (),
     ) -> Race: ...
 
 
@@ -73,10 +74,12 @@ def serve(target: Target, bench: Bench) -> Mapping[str, Handler]:
         rounds: int,
         decide_s: float,
         without: Sequence[str],
+        seeded: int,
     ) -> wire.Json:
         candidates = [wire.candidate_from_json(entrant) for entrant in entrants]
         asked = wire.problem_from_json(problem)
-        result = bench.race(asked, candidates, rounds, decide_s, without)
+        hopefuls = candidates[seeded:]
+        result = bench.race(asked, candidates[:seeded], rounds, decide_s, without, hopefuls)
         return {
             "entrants": [wire.measurement_to_json(result.entrants.get(c)) for c in candidates],
             "dropped": [result.dropped.get(c) for c in candidates],

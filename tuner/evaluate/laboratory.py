@@ -17,7 +17,7 @@ from tuner.evaluate.executor import Evaluation, Race
 from tuner.evaluate.failure import describe
 from tuner.evaluate.gate import Gate
 from tuner.evaluate.inputs import Inputs
-from tuner.evaluate.rounds import Lane, decide, interleave
+from tuner.evaluate.rounds import Lane, decide, heat, interleave
 from tuner.evaluate.stopwatch import Launch, Stopwatch
 from tuner.evaluate.timing import spread, take_samples
 from tuner.trial import Candidate, Measurement, Outcome
@@ -109,14 +109,16 @@ class Laboratory:
         rounds: int,
         decide_s: float,
         without: Sequence[str] = (),
+        hopefuls: Sequence[Candidate] = (),
     ) -> Race:
         """Interleaved rounds of `entrants` and all peers but those in `without`, at least as many
         as asked for; then of the fastest entrants alone until they are told apart or known to be
-        tied, for `decide_s` at most.
+        tied, for `decide_s` at most. First comes a heat of `hopefuls`, of whom the fastest few join
+        the entrants.
 
-        Entrants pass the gate first. What fails in an orderly way is left out with its reason.
-        Before anything that can crash or hang, a note names it: the number of an entrant, or the
-        name of a peer.
+        All pass the gate before. What fails in an orderly way is left out with its reason. Before
+        anything that can crash or hang, a note names it: the number of an entrant, with hopefuls
+        counted after them, or the name of a peer.
 
         Raises:
             FatalError: the device's context is broken.
@@ -127,7 +129,7 @@ class Laboratory:
         ours: dict[Candidate, Lane] = {}
         differences: dict[Candidate, float] = {}
         dropped: dict[Candidate, str] = {}
-        for index, candidate in enumerate(entrants):
+        for index, candidate in enumerate([*entrants, *hopefuls]):
             note(str(index))
             try:
                 launch = self._launcher(problem, candidate)
@@ -141,6 +143,14 @@ class Laboratory:
                 dropped[candidate] = self._blame(error)[1]
                 continue
             ours[candidate], differences[candidate] = lane, verdict.max_diff
+        try:
+            hopes = [lane for candidate, lane in ours.items() if candidate in hopefuls]
+            out = {lane.name for lane in hopes} - {
+                lane.name for lane in heat(hopes, self._stopwatch, note)
+            }
+        except Exception as error:
+            raise FatalError(describe(error)) from error  # as below
+        ours = {candidate: lane for candidate, lane in ours.items() if lane.name not in out}
         theirs: dict[str, Lane] = {}
         absent: dict[str, str] = {}
         for name, peer in self._peer_launches(gate.own).items():

@@ -109,8 +109,11 @@ class LocalExecutor(Executor):
         entrants: Sequence[Candidate],
         rounds: int,
         decide_s: float = DECIDE_S,
+        hopefuls: Sequence[Candidate] = (),
     ) -> Future[Race]:
-        return self._threads.submit(self._race, problem, list(entrants), rounds, decide_s)
+        return self._threads.submit(
+            self._race, problem, list(entrants), rounds, decide_s, list(hopefuls)
+        )
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -146,10 +149,15 @@ class LocalExecutor(Executor):
             return evaluator.evaluate(problem, candidate, best_ms)
 
     def _race(
-        self, problem: Problem, entrants: list[Candidate], rounds: int, decide_s: float
+        self,
+        problem: Problem,
+        entrants: list[Candidate],
+        rounds: int,
+        decide_s: float,
+        hopefuls: list[Candidate],
     ) -> Race:
         with self._borrowed() as evaluator:
-            return evaluator.race(problem, entrants, rounds, decide_s)
+            return evaluator.race(problem, entrants, rounds, decide_s, hopefuls)
 
 
 def _visible(device: int) -> str:

@@ -159,9 +159,11 @@ class RayExecutor(Executor):
         entrants: Sequence[Candidate],
         rounds: int,
         decide_s: float = DECIDE_S,
+        hopefuls: Sequence[Candidate] = (),
     ) -> Future[Race]:
         assert self._threads is not None
-        return self._threads.submit(self._race, problem, list(entrants), rounds, decide_s)
+        asked = problem, list(entrants), rounds, decide_s, list(hopefuls)
+        return self._threads.submit(self._race, *asked)
 
     def close(self) -> None:
         if self._closed.is_set():
@@ -209,14 +211,14 @@ class RayExecutor(Executor):
             return Evaluation(candidate, Outcome.CRASHED, str(error))
         return result
 
-    def _race(
-        self, problem: Problem, entrants: list[Candidate], rounds: int, decide_s: float
-    ) -> Race:
+    def _race(self, *asked: Any) -> Race:
+        problem, entrants, *_, hopefuls = asked
         try:
-            binaries = self._compiled(problem, entrants)
-            result: Race = self._ask("race", (problem, entrants, rounds, decide_s), binaries)
+            binaries = self._compiled(problem, [*entrants, *hopefuls])
+            result: Race = self._ask("race", asked, binaries)
         except _LostError as error:
-            return Race({}, dropped=dict.fromkeys(entrants, f"{Outcome.CRASHED.value}: {error}"))
+            lost = f"{Outcome.CRASHED.value}: {error}"
+            return Race({}, dropped=dict.fromkeys([*entrants, *hopefuls], lost))
         return result
 
     def _key(self, problem: Problem, candidate: Candidate) -> _Key:
@@ -324,12 +326,10 @@ class _Actor:
         self._accept(binaries)
         return self._evaluator.evaluate(problem, candidate, best_ms)
 
-    def race(
-        self, problem: Problem, entrants: list[Candidate], rounds: int, decide_s: float,
-        *binaries: Parcel,
-    ) -> Race:  # fmt: skip
+    def race(self, problem: Problem, entrants: list[Candidate], rounds: int, decide_s: float,
+             hopefuls: list[Candidate], *binaries: Parcel) -> Race:  # fmt: skip
         self._accept(binaries)
-        return self._evaluator.race(problem, entrants, rounds, decide_s)
+        return self._evaluator.race(problem, entrants, rounds, decide_s, hopefuls)
 
     def _accept(self, binaries: Sequence[Parcel]) -> None:
         for parcel in binaries:

@@ -75,8 +75,9 @@ class Rehearsal(Executor):
         entrants: Sequence[Candidate],
         rounds: int,
         decide_s: float = DECIDE_S,
+        hopefuls: Sequence[Candidate] = (),
     ) -> Future[Race]:
-        return self._processes.race(problem, entrants, rounds, decide_s)
+        return self._processes.race(problem, entrants, rounds, decide_s, hopefuls)
 
     def close(self) -> None:
         self._processes.close()
@@ -129,8 +130,9 @@ class _Replay:
         rounds: int,
         decide_s: float,
         without: Sequence[str] = (),  # noqa: ARG002 – recorded peers do not crash
+        hopefuls: Sequence[Candidate] = (),
     ) -> Race:
-        return self._recorded.race(problem, entrants, rounds, decide_s).result()
+        return self._recorded.race(problem, entrants, rounds, decide_s, hopefuls).result()
 
 
 def _recorded(folder: str | None) -> ReplayExecutor:

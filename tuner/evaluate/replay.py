@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +19,7 @@ from tuner.device import has_gpu
 from tuner.evaluate.executor import Compilation, Evaluation, Executor, Race
 from tuner.evaluate.space_file import RecordedSpace, read_folder
 from tuner.evaluate.t4 import SpaceError
-from tuner.evaluate.timing import DECIDE_S, spread
+from tuner.evaluate.timing import DECIDE_S, PLACES, spread
 from tuner.liveness import unserved
 from tuner.trial import Candidate, Origin, Outcome, Trial
 
@@ -151,10 +152,12 @@ class ReplayExecutor(Executor):
         entrants: Sequence[Candidate],
         rounds: int,
         decide_s: float = DECIDE_S,  # noqa: ARG002 – no sample but the recorded ones
+        hopefuls: Sequence[Candidate] = (),
     ) -> Future[Race]:
-        """The recorded samples drawn anew, with replacement: `rounds` of every entrant and peer."""
+        """The recorded samples drawn anew, with replacement: `rounds` of every entrant and peer. By
+        what is recorded the heat went as their trials did."""
         raced, dropped = {}, {}
-        for candidate in entrants:
+        for candidate in dict.fromkeys([*entrants, *self._fastest(problem, hopefuls)]):
             trial = self._trial(problem, candidate)
             if trial is None or trial.measurement is None:
                 dropped[candidate] = (
@@ -180,6 +183,15 @@ class ReplayExecutor(Executor):
 
     def close(self) -> None:
         pass
+
+    def _fastest(self, problem: Problem, hopefuls: Sequence[Candidate]) -> list[Candidate]:
+        def median_ms(candidate: Candidate) -> float:
+            trial = self._trial(problem, candidate)
+            if trial is None or trial.measurement is None:
+                return math.inf
+            return trial.measurement.median_ms
+
+        return sorted(hopefuls, key=median_ms)[:PLACES]
 
     def _trial(self, problem: Problem, candidate: Candidate) -> Trial | None:
         space = self._spaces.get(problem, {}).get(candidate.template)

@@ -11,7 +11,7 @@ from statistics import median
 
 from tuner.evaluate import paired
 from tuner.evaluate.stopwatch import Launch, Stopwatch
-from tuner.evaluate.timing import DECIDE_S, balanced, cycle, launches_per_sample
+from tuner.evaluate.timing import DECIDE_S, PLACES, balanced, cycle, launches_per_sample
 
 # Longer than in a first timing, since a few per cent are at stake.
 SAMPLE_MS = 15.0
@@ -28,6 +28,7 @@ ODD_CLOCK = 0.05
 MOST_REPEATS = 4
 # Rounds of the fastest alone between two looks at who is left.
 _AT_ONCE = 8
+HEAT_SAMPLE_MS = 5.0
 
 
 @dataclass
@@ -104,6 +105,29 @@ def interleave(
         if odd is None:
             return
         clocks[odd] = sample(odd)
+
+
+def heat(
+    lanes: Sequence[Lane],
+    stopwatch: Stopwatch,
+    announce: Callable[[str], object] = lambda _: None,
+    places: int = PLACES,
+) -> list[Lane]:
+    """The fastest `places` of `lanes`, which are prepared, by short rounds; fresh lanes."""
+    if len(lanes) <= places:
+        return list(lanes)
+    short = [Lane(lane.name, lane.launch) for lane in lanes]
+    for lane in short:
+        announce(lane.name)
+        lane.prepare(stopwatch, HEAT_SAMPLE_MS)
+    interleave(short, cycle(len(short)), stopwatch, announce)
+    middles = [median(ms) for ms in zip(*(lane.samples_ms for lane in short))]
+
+    # By what the round took the others: rounds are not all at one clock.
+    relative = [
+        median([ms / middle for ms, middle in zip(lane.samples_ms, middles)]) for lane in short
+    ]
+    return [lanes[index] for index in sorted(range(len(lanes)), key=relative.__getitem__)[:places]]
 
 
 def decide(

@@ -143,6 +143,16 @@ def test_a_race_goes_on_without_who_fails(executor: LocalExecutor, kind: str, re
     assert len(race.peers["fa2"]) == 4  # three, in whole cycles
 
 
+def test_the_fastest_of_a_heat_join_a_race(executor: LocalExecutor) -> None:
+    like = [Candidate("fake", Config(kind="right", number=number)) for number in range(3)]
+    slow = [Candidate("fake", Config(kind="slow", number=number)) for number in range(3)]
+    hopefuls = [slow[0], candidate("crash"), *like, SLOW, slow[1], RIGHT, slow[2]]
+    race = executor.race(PROBLEM, [SLOW], 4, 0.0, hopefuls).result(90)
+    assert set(race.entrants) == {SLOW, RIGHT, *like}
+    assert list(race.dropped) == [candidate("crash")]
+    assert len({len(measured.samples_ms) for measured in race.entrants.values()}) == 1
+
+
 def test_peers_alone(executor: LocalExecutor) -> None:
     race = executor.race(PROBLEM, [], 2).result(60)
     assert (race.entrants, len(race.peers["fa2"])) == ({}, 2)

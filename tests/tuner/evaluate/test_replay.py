@@ -146,6 +146,14 @@ def test_a_race_draws_the_same_samples_every_time(folder: Path) -> None:
     assert set(first.peers["fa2"]) <= set(PEERS["fa2"])
 
 
+def test_of_hopefuls_those_that_were_the_fastest_race(tmp_path: Path) -> None:
+    trials = [trial(number, ms=1.0 + number % 5) for number in range(8)]
+    write_space(tmp_path / "a.json", trials)
+    hopefuls = [each.candidate for each in trials]
+    race = ReplayExecutor(tmp_path).race(PROBLEM, hopefuls[4:5], 3, hopefuls=hopefuls).result(0)
+    assert set(race.entrants) == {hopefuls[number] for number in (4, 0, 5, 1, 6)}
+
+
 def test_one_target_is_served_at_a_time(folder: Path) -> None:
     h200 = replace(TARGET, hardware=Hardware(90, 132, 140, 700), gpu_name="NVIDIA H200")
     write_space(folder / "h200.json", [trial(0, problem=OTHER, target=h200)])

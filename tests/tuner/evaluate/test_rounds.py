@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from tuner.evaluate import paired
-from tuner.evaluate.rounds import DECIDE_S, Lane, decide, interleave, oddest
+from tuner.evaluate.rounds import DECIDE_S, Lane, decide, heat, interleave, oddest
 from tuner.evaluate.sensor import Sensor
 
 
@@ -55,6 +55,31 @@ def test_after_a_far_slower_lane_the_next_one_runs_unmeasured_first() -> None:
     elsewhere = [launches for before, _, launches in follows if before != "slow"]
     assert set(elsewhere) == {7}
     assert [len(lane.samples_ms) for lane in lanes] == [4] * 3
+
+
+def test_a_heat_leaves_the_fastest_whatever_the_clock_does_meanwhile() -> None:
+    ran: list[str] = []
+
+    class Slowing:
+        """The first launch takes half of what the last one does; the fastest differ by 3 %."""
+
+        sensor = Sensor(None)
+
+        def __call__(self, launch: Callable[[], object], launches: int) -> float:
+            ms = float(launch())  # type: ignore[arg-type]
+            ran.append(str(ms))
+            return ms * (1 + len(ran) / 100)
+
+    times = [1.2, 1.03, 1.3, 1.0, 1.15, 1.06, 1.25]
+    lanes = [Lane(str(index), lambda ms=ms: ms, 3) for index, ms in enumerate(times)]  # type: ignore[misc]
+    announced: list[str] = []
+    through = heat(lanes, Slowing(), announced.append, 3)
+    assert through == [lanes[3], lanes[1], lanes[5]]
+    assert set(announced) == {lane.name for lane in lanes}
+    assert all(lane.samples_ms == [] and lane.launches == 3 for lane in lanes)
+    ran.clear()
+    assert heat(lanes[:3], Slowing(), announced.append, 3) == lanes[:3]
+    assert not ran
 
 
 class Clocked(Sensor):

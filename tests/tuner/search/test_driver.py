@@ -10,6 +10,7 @@ import pytest
 from kernels.attention.config import Config
 from kernels.attention.problem import Problem
 from tuner.evaluate.executor import Compilation
+from tuner.evaluate.timing import PLACES
 from tuner.resolve import resolve
 from tuner.search import samplers
 from tuner.search.candidates import enumerate_candidates
@@ -85,6 +86,34 @@ def test_everything_fails(executor: ToyExecutor, store: Store) -> None:
     ended = next(e for e in events if isinstance(e, ProblemEnded))
     assert dict(ended.reasons) == {"wrong: it was wrong": 12}
     assert resolve(store.records(), H100, P).source == "default"
+
+
+@pytest.mark.parametrize(("handicap", "wins"), [(1.04, True), (1.3, False)])
+def test_who_was_unlucky_in_its_trial_wins_by_the_heat(
+    toy: ToyTemplate, store: Store, handicap: float, wins: bool
+) -> None:
+    class Unlucky(ToyExecutor):
+        def evaluate(self, problem: Problem, candidate: Candidate, best_ms: float | None):
+            self.latency = lambda problem, config: (
+                latencies(problem, config) * (handicap if candidate == BEST else 1.0)
+            )
+            try:
+                return super().evaluate(problem, candidate, best_ms)
+            finally:
+                self.latency = latencies
+
+    def latencies(problem: Problem, config: Config) -> float:
+        """Eight configs are near the best."""
+        close = config["BLOCK_M"] == 128 and config["BLOCK_N"] == 64
+        order = int(config["num_stages"]) - 1 + 4 * (not config["flag"])
+        return 1.0 if config == BEST.config else 1.01 + 0.002 * order if close else 1.2
+
+    executor = Unlucky(noise=1e-4)
+    (found,), _ = run(executor, store, sampler="exhaustive")
+    by_trial = sorted(store.trials(), key=lambda t: t.measurement.median_ms)
+    assert [t.candidate for t in by_trial].index(BEST) >= PLACES
+    assert found is not None
+    assert (found.candidate == BEST) is wins
 
 
 def test_the_default_is_kept_where_nothing_beats_it(executor: ToyExecutor, store: Store) -> None:

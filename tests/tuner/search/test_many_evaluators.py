@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -14,7 +14,6 @@ from tuner.search.driver import search
 from tuner.search.events import Event, FinalsStarted, ProblemEnded, ProblemStarted, TrialEnded
 from tuner.search.options import Options
 from tuner.store.database import Store
-from tuner.trial import Candidate
 
 from .conftest import ToyExecutor, ToyTemplate, problem
 
@@ -30,10 +29,8 @@ class Racing(ToyExecutor):
         self.under_way: list[threading.Timer] = []
         self.most = 0
 
-    def race(
-        self, problem: Problem, entrants: Sequence[Candidate], rounds: int, decide_s: float = 0.0
-    ) -> Future[Race]:
-        result = super().race(problem, entrants, rounds).result()
+    def race(self, problem: Problem, *asked: Any) -> Future[Race]:
+        result = super().race(problem, *asked).result()
         future: Future[Race] = Future()
         timer = threading.Timer(0.3, lambda: future.set_result(result))
         timer.start()
@@ -68,16 +65,10 @@ def test_what_was_interrupted_during_finals_races_again_and_tries_nothing(
     toy: ToyTemplate, store: Store
 ) -> None:
     class Interrupted(Racing):
-        def race(
-            self,
-            problem: Problem,
-            entrants: Sequence[Candidate],
-            rounds: int,
-            decide_s: float = 0.0,
-        ) -> Future[Race]:
+        def race(self, problem: Problem, *asked: Any) -> Future[Race]:
             if self.raced:
                 raise KeyboardInterrupt
-            return super().race(problem, entrants, rounds)
+            return super().race(problem, *asked)
 
     options = Options(trials=12, sampler="random")
     with pytest.raises(KeyboardInterrupt):

@@ -56,13 +56,14 @@ class SlowExecutor(ToyExecutor):
 
         return self.gpu.submit(work)
 
-    def race(self, problem, entrants, rounds, decide_s=0.0) -> Future[Race]:
-        self.races[problem] = list(entrants)
+    def race(self, problem, *asked) -> Future[Race]:
+        entrants, *_, hopefuls = asked
+        self.races[problem] = [*entrants, *hopefuls]
         inner = super().race
 
         def work() -> Race:
             time.sleep(self.race_s)
-            return inner(problem, entrants, rounds).result()
+            return inner(problem, *asked).result()
 
         return self.gpu.submit(work)
 
@@ -128,9 +129,9 @@ def test_finals_take_no_longer_than_there_is_time_for(toy: ToyTemplate, store: S
     courses: list[tuple[int, float]] = []
 
     class Noting(ToyExecutor):
-        def race(self, problem, entrants, rounds, decide_s=0.0) -> Future[Race]:
+        def race(self, problem, entrants, rounds, decide_s=0.0, hopefuls=()) -> Future[Race]:
             courses.append((rounds, decide_s))
-            return super().race(problem, entrants, rounds, decide_s)
+            return super().race(problem, entrants, rounds, decide_s, hopefuls)
 
     def course(seqlen: int, **options) -> tuple[int, float]:
         search([problem(seqlen)], Noting(), store, (), Options(trials=8, **options))
