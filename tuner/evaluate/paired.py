@@ -18,13 +18,14 @@ _WORTH = 0.003
 _TIED = 0.005
 
 
-def slower(samples: Sequence[float], reference: Sequence[float]) -> bool:
-    """Whether `samples` are slower than `reference`, taken in the same rounds, beyond the noise."""
+def slower(samples: Sequence[float], reference: Sequence[float], errors: float = _ERRORS) -> bool:
+    """Whether `samples` are slower than `reference`, taken in the same rounds, beyond the noise: by
+    so many standard errors."""
     ratios = _ratios(samples, reference)
     if len(ratios) < 2:
         return sum(ratios) > _WORTH
     # The median shrugs off a single disturbed round; the error is that of a mean.
-    return median(ratios) > log(1 + _WORTH) and fmean(ratios) > _ERRORS * _error(ratios)
+    return median(ratios) > log(1 + _WORTH) and fmean(ratios) > errors * _error(ratios)
 
 
 def beaten(samples: Sequence[float], reference: Sequence[float]) -> bool:

@@ -28,7 +28,8 @@ ODD_CLOCK = 0.05
 MOST_REPEATS = 4
 # Rounds of the fastest alone between two looks at who is left.
 _AT_ONCE = 8
-HEAT_SAMPLE_MS = 5.0
+# Of a heat.
+HEAT_ROUNDS, HEAT_SAMPLE_MS = 16, 5.0
 
 
 @dataclass
@@ -113,21 +114,27 @@ def heat(
     announce: Callable[[str], object] = lambda _: None,
     places: int = PLACES,
 ) -> list[Lane]:
-    """The fastest `places` of `lanes`, which are prepared, by short rounds; fresh lanes."""
+    """The fastest `places` of `lanes`, which are prepared, fastest first. By short rounds: after so
+    many the slower half leaves, until there is a place for each."""
     if len(lanes) <= places:
         return list(lanes)
-    short = [Lane(lane.name, lane.launch) for lane in lanes]
-    for lane in short:
-        announce(lane.name)
-        lane.prepare(stopwatch, HEAT_SAMPLE_MS)
-    interleave(short, cycle(len(short)), stopwatch, announce)
-    middles = [median(ms) for ms in zip(*(lane.samples_ms for lane in short))]
+    left = [(Lane(lane.name, lane.launch), lane) for lane in lanes]
+    for short, _ in left:
+        announce(short.name)
+        short.prepare(stopwatch, HEAT_SAMPLE_MS)
+    warm_up_ms = PAUSED_WARM_UP_MS
+    while len(left) > places:
+        running = [short for short, _ in left]
+        interleave(running, HEAT_ROUNDS, stopwatch, announce, warm_up_ms)
+        warm_up_ms = 0.0
+        # By what the round took the others: rounds are not all at one clock.
+        middles = [median(ms) for ms in zip(*(lane.samples_ms for lane in running))]
 
-    # By what the round took the others: rounds are not all at one clock.
-    relative = [
-        median([ms / middle for ms, middle in zip(lane.samples_ms, middles)]) for lane in short
-    ]
-    return [lanes[index] for index in sorted(range(len(lanes)), key=relative.__getitem__)[:places]]
+        def relative(entry: tuple[Lane, Lane], middles: Sequence[float] = middles) -> float:
+            return median([ms / middle for ms, middle in zip(entry[0].samples_ms, middles)])
+
+        left = sorted(left, key=relative)[: max(places, len(left) // 2)]
+    return [lane for _, lane in left]
 
 
 def decide(

@@ -23,7 +23,7 @@ MOST_LOAD_MS = 1500.0
 # times what the first took, and with a flush of the L2 before each, many times what it says.
 LOAD_MS, LOADS = 100.0, 1000
 
-# So many of those that compete in a heat, which is a cycle of short rounds, reach the race.
+# So many of those that compete in a heat, which is of short rounds, reach the race.
 PLACES = 4
 # What a race may take to tell the fastest apart once they are alone. Where a sample differs from
 # the next by 3 %, that is for some 100 rounds of two lanes, and what differs by 1 % is told.
