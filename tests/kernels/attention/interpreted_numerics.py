@@ -193,13 +193,13 @@ def test_scores_beyond_what_a_rounded_shift_bears(variant, causal):
 def test_equal_scores_weigh_equally_however_large(variant, size):
     q = torch.full((1, 1, 150, HEADDIM), size, dtype=torch.float16)
     v = torch.linspace(-1, 1, 150).half()[None, None, :, None].expand_as(q).contiguous()
-    out, _ = attention(q, q, v, 0.25, False, **VARIANTS[variant])
+    out, _ = attention(q[:, :, :20], q, v, 0.25, False, **VARIANTS[variant])
     assert out.abs().max() < 1e-3  # a constant would come out right with any weights
 
 
 @pytest.mark.parametrize("variant", range(len(VARIANTS)))
 def test_keys_at_minus_infinity_have_no_weight(variant):
-    q, k, v = qkv(150, heads=1)
+    q, k, v = qkv(20, 150, heads=1)
     q[..., 0] = q[..., 0].abs() + 0.1
     for first, last in ((0, 100), (50, 150)):
         lost = k.clone()

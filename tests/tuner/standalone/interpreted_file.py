@@ -38,9 +38,19 @@ def check(module, q, k, v, causal=True, scale=None) -> torch.Tensor:
     return out
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize(("seqlen", "headdim"), [(1, 64), (200, 64), (130, 128), (70, 256)])
+# Every dtype with every mask, and both of each with every headdim: the interpreter is slow.
+@pytest.mark.parametrize(
+    ("seqlen", "headdim", "causal", "dtype"),
+    [
+        (1, 64, True, torch.bfloat16),
+        (200, 64, True, torch.float16),
+        (200, 64, False, torch.bfloat16),
+        (130, 128, True, torch.bfloat16),
+        (130, 128, False, torch.float16),
+        (70, 256, True, torch.float16),
+        (70, 256, False, torch.bfloat16),
+    ],
+)
 def test_equals_the_reference(module, seqlen, headdim, causal, dtype) -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 2, seqlen, headdim).to(dtype) for _ in range(3))
