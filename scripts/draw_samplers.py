@@ -18,10 +18,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 if TYPE_CHECKING:
     from scripts import refusals
-    from scripts.scores import BUDGETS, read_scores
+    from scripts.scores import BUDGETS, checked
 else:
     import refusals
-    from scores import BUDGETS, read_scores
+    from scores import BUDGETS, checked
 
 Row = dict[str, Any]
 
@@ -34,10 +34,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("scores", type=Path)
     path = parser.parse_args(words).scores
     refusals.needs_matplotlib(parser)
-    try:
-        report = read_scores(path)
-    except ValueError as error:
-        parser.error(str(error))
+    report = refusals.written(parser, "SCORES", path, checked, "score_samplers.py")
     for suffix in (".md", ".svg"):
         if path.suffix == suffix:
             parser.error(f"{path} would be replaced by what is made of it: name it otherwise")

@@ -46,11 +46,11 @@ from tuner.trial import Candidate
 if TYPE_CHECKING:
     from scripts import refusals
     from scripts.recorded_cases import Case, cases, nearest, neighbours, summary
-    from scripts.scores import BUDGETS, STARTS, read_scores
+    from scripts.scores import BUDGETS, STARTS, checked
 else:
     import refusals
     from recorded_cases import Case, cases, nearest, neighbours, summary
-    from scores import BUDGETS, STARTS, read_scores
+    from scores import BUDGETS, STARTS, checked
 
 OURS = Path(__file__).resolve().parent.parent / "tuner" / "spaces"
 AHEAD = (8, 16)  # proposals under way at once: a search's _LEAST_AHEAD, and those of 16 cores
@@ -111,8 +111,10 @@ def main(words: Sequence[str] | None = None) -> None:
     refusals.folders(parser, "--spaces", arguments.spaces or ())
     refusals.output(parser, arguments.output)
     folders = tuple(map(str, arguments.spaces or sorted(p for p in OURS.iterdir() if p.is_dir())))
+    there = None
+    if arguments.add:
+        there = refusals.written(parser, "--output", arguments.output, checked, "this script")
     try:
-        there = read_scores(arguments.output) if arguments.add else None
         known = cases(folders)
     except (ValueError, OSError) as error:
         parser.error(str(error))
