@@ -123,16 +123,33 @@ def validate_flag(name: str, value: object) -> None:
 
 
 def refuse_tangents(q: Tensor, k: Tensor, v: Tensor, words: Words = OURS) -> None:
-    """Check that forward-mode differentiation wants nothing of us: the operator, which has no such
-    derivative, would drop a tangent without a word.
+    """Check that nothing differentiates but torch.autograd in reverse: the operator, which has no
+    forward-mode derivative, would drop a tangent without a word, and torch.func's transforms do not
+    take what torch.library registers.
 
     Raises:
-        NotImplementedError: a tensor has a tangent.
+        NotImplementedError: a tensor has a tangent, or is torch.func's.
     """
-    if forward_ad._current_level < 0:
-        return
-    for name, tensor in ((words.q, q), (words.k, k), (words.v, v)):
-        if forward_ad.unpack_dual(tensor).tangent is not None:
-            raise NotImplementedError(
-                f"{name} has a tangent, but attention has no forward-mode derivative"
-            )
+    named = ((words.q, q), (words.k, k), (words.v, v))
+    if forward_ad._current_level >= 0:
+        for name, tensor in named:
+            if forward_ad.unpack_dual(tensor).tangent is not None:
+                raise NotImplementedError(
+                    f"{name} has a tangent, but attention has no forward-mode derivative"
+                )
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        for name, tensor in named:
+            if torch.is_grad_enabled() and _differentiated_by_func(tensor):
+                raise NotImplementedError(
+                    f"{name} is differentiated by torch.func, but must be by torch.autograd"
+                )
+
+
+def _differentiated_by_func(tensor: Tensor) -> bool:
+    """Whether a transform that differentiates wraps it, maybe within others."""
+    wrapped = torch._C._functorch
+    while wrapped.is_functorch_wrapped_tensor(tensor):
+        if wrapped.is_gradtrackingtensor(tensor):
+            return True
+        tensor = wrapped.get_unwrapped(tensor)
+    return False

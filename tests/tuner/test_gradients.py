@@ -208,17 +208,37 @@ def test_a_second_derivative_is_refused_and_never_silently_zero() -> None:
         (out.sum() + first.square().sum()).backward()
 
 
-def test_transforms_of_torch_func_are_refused_and_never_silently_zero() -> None:
-    q, k, v = (t.detach() for t in draw())
-    with pytest.raises(RuntimeError, match="functorch transforms"):
-        torch.func.grad(lambda x: ours(x, k, v).float().sum())(q)
-
-
 ENTRIES = {
     "custom_attention_forward": ("q", "k", "v"),
     "attention": ("query", "key", "value"),
     "flash_attn_func": ("q", "k", "v"),
 }
+
+
+@pytest.mark.parametrize("transform", ["grad", "vjp", "grad of vmap", "vmap of grad"])
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_transforms_of_torch_func_are_refused_in_one_sentence(entry: str, transform: str) -> None:
+    q, k, v = (t.detach() for t in draw())
+    name = ENTRIES[entry][1]
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return getattr(tuner, entry)(q, x, v).float().sum()
+
+    def apply() -> object:
+        if transform == "vjp":
+            return torch.func.vjp(loss, k)
+        if transform == "grad":
+            return torch.func.grad(loss)(k)
+        ks = k.expand(3, *k.shape)
+        if transform == "vmap of grad":
+            return torch.func.vmap(torch.func.grad(loss))(ks)
+        return torch.func.grad(lambda x: torch.func.vmap(loss)(x).sum())(ks)
+
+    with pytest.raises(
+        NotImplementedError,
+        match=f"^{name} is differentiated by torch.func, but must be by torch.autograd$",
+    ):
+        apply()
 
 
 @pytest.mark.parametrize("remembered", [False, True])
