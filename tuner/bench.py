@@ -5,8 +5,9 @@ warm-ups, then 100 runs with a pair of CUDA events each, the median counts. Then
 in which we and every peer run in turn, so that drift and power capping hit all alike: differences
 of a few per cent can be told from these alone. All lanes of such rounds share the clock that their
 mean power leaves, so what a lane saves of it helps all alike. On request therefore two more, in
-which each lane runs at a clock of its own: short, the harness's way for every lane in turns, and
-sustained, a quarter second of launches back to back, for which the power cap has time to settle.
+which each lane comes nearer to the clock that its own power leaves: short, the harness's way for
+every lane in turns, and sustained, a quarter second of launches back to back, for which the power
+cap has time to settle.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Lap:
     spread: float  # interquartile range over the median
     tflops: float
     samples_ms: tuple[float, ...]  # one per round
-    short_tflops: float | None = None  # at a clock of its own, as is the next but one
+    short_tflops: float | None = None
     short_ms: tuple[float, ...] = ()  # a median of the harness's way for each turn
     sustained_tflops: float | None = None
 
@@ -105,7 +106,7 @@ def bench(
         rounds: of the interleaved comparison, 20 runs of each lane a round.
         device: torch's name of the device.
         stopwatch, target: None: CUDA events on `device`, and what it is.
-        alone: whether to measure every lane at a clock of its own, too; some seconds a lane.
+        alone: whether to measure every lane by itself, too; some seconds a lane.
         further: more peers than those of tuner.evaluate.peers, from the inputs they run on.
     """
     if attention is None:

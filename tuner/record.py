@@ -42,7 +42,7 @@ class Record:
     margin: float | None = None  # by which the runner-up is slower in the same rounds
     rivals: tuple[Rival, ...] = ()  # the other finalists, fastest first
     peers: tuple[Rival, ...] = ()  # SDPA backends in the same rounds, where they ran
-    tied: tuple[str, ...] = ()  # candidates that another race might crown
+    tied: tuple[str, ...] = ()  # finalists that another race might crown
     note: str = ""  # e.g. that the default was kept
     supersedes: tuple[str, ...] = ()  # uids this verdict replaced, and those they had
     uid: str = field(default="")

@@ -14,6 +14,7 @@ from kernels.attention.problem import Problem
 from tuner.evaluate import wire
 from tuner.evaluate.executor import Evaluation, Race
 from tuner.evaluate.process import HandlerError, Timeout, Worker, WorkerError
+from tuner.evaluate.timing import PLACES
 from tuner.target import Target
 from tuner.trial import Candidate, Outcome
 
@@ -83,7 +84,8 @@ class Evaluator:
         decide_s: float,
         hopefuls: Sequence[Candidate] = (),
     ) -> Race:
-        """Race, and again without whoever killed the worker, until a race comes through."""
+        """Race, and again without whoever killed the worker, until a race comes through. There is
+        one heat at most: if somebody fails, it is the first of the hopefuls who race again."""
         left = list(dict.fromkeys([*entrants, *hopefuls]))
         seeded = set(entrants)
         dropped: dict[Candidate, str] = {}
@@ -105,6 +107,9 @@ class Evaluator:
                 culprit = getattr(error, "note", None)
                 if culprit is not None and culprit.isdigit():
                     dropped[left.pop(int(culprit))] = reason
+                    hoping = [candidate for candidate in left if candidate not in seeded]
+                    for candidate in hoping[PLACES:]:
+                        left.remove(candidate)
                 elif culprit is not None and culprit not in absent and culprit != "making inputs":
                     absent[culprit] = reason
                 else:  # not one of them: the device itself fails

@@ -143,14 +143,15 @@ class Laboratory:
                 dropped[candidate] = self._blame(error)[1]
                 continue
             ours[candidate], differences[candidate] = lane, verdict.max_diff
+        hoping = {c: lane for c, lane in ours.items() if c not in entrants}
         try:
-            hopes = [lane for candidate, lane in ours.items() if candidate in hopefuls]
-            out = {lane.name for lane in hopes} - {
-                lane.name for lane in heat(hopes, self._stopwatch, note)
-            }
+            through = {lane.name for lane in heat(list(hoping.values()), self._stopwatch, note)}
         except Exception as error:
-            raise FatalError(describe(error)) from error  # as below
-        ours = {candidate: lane for candidate, lane in ours.items() if lane.name not in out}
+            # It ran before, as those of the rounds below.
+            raise FatalError(describe(error)) from error
+        for candidate, lane in hoping.items():
+            if lane.name not in through:
+                del ours[candidate]
         theirs: dict[str, Lane] = {}
         absent: dict[str, str] = {}
         for name, peer in self._peer_launches(gate.own).items():
@@ -171,7 +172,7 @@ class Laboratory:
             decide(list(ours.values()), self._stopwatch, note, decide_s)
             self._busy_until = time.perf_counter()
         except Exception as error:
-            # It ran before; whatever it is, the last note says whose it is.
+            # Whatever it is, the last note says whose it is.
             raise FatalError(describe(error)) from error
         return Race(
             entrants={

@@ -157,7 +157,8 @@ class ReplayExecutor(Executor):
         """The recorded samples drawn anew, with replacement: `rounds` of every entrant and peer. By
         what is recorded the heat went as their trials did."""
         raced, dropped = {}, {}
-        for candidate in dict.fromkeys([*entrants, *self._fastest(problem, hopefuls)]):
+        others = [candidate for candidate in hopefuls if candidate not in entrants]
+        for candidate in dict.fromkeys([*entrants, *self._fastest(problem, others)]):
             trial = self._trial(problem, candidate)
             if trial is None or trial.measurement is None:
                 dropped[candidate] = (

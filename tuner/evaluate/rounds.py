@@ -11,7 +11,15 @@ from statistics import median
 
 from tuner.evaluate import paired
 from tuner.evaluate.stopwatch import Launch, Stopwatch
-from tuner.evaluate.timing import DECIDE_S, PLACES, balanced, cycle, launches_per_sample
+from tuner.evaluate.timing import (
+    DECIDE_S,
+    HEAT_ROUNDS,
+    HEAT_SAMPLE_MS,
+    PLACES,
+    balanced,
+    cycle,
+    launches_per_sample,
+)
 
 # Longer than in a first timing, since a few per cent are at stake.
 SAMPLE_MS = 15.0
@@ -28,8 +36,6 @@ ODD_CLOCK = 0.05
 MOST_REPEATS = 4
 # Rounds of the fastest alone between two looks at who is left.
 _AT_ONCE = 8
-# Of a heat.
-HEAT_ROUNDS, HEAT_SAMPLE_MS = 16, 5.0
 
 
 @dataclass
@@ -41,11 +47,11 @@ class Lane:
     launches: int = 0  # per sample
     samples_ms: list[float] = field(default_factory=list)  # per launch, one per round
 
-    def prepare(self, stopwatch: Stopwatch, sample_ms: float = SAMPLE_MS) -> None:
+    def prepare(self, stopwatch: Stopwatch) -> None:
         """Launch a few times and choose how many launches make a sample. May raise whatever the
         launch raises."""
         launch_ms = min(stopwatch(self.launch, 1) for _ in range(3))
-        self.launches = launches_per_sample(launch_ms, sample_ms)
+        self.launches = launches_per_sample(launch_ms, SAMPLE_MS)
 
 
 def interleave(
@@ -54,6 +60,7 @@ def interleave(
     stopwatch: Stopwatch,
     announce: Callable[[str], object] = lambda _: None,
     warm_up_ms: float = PAUSED_WARM_UP_MS,
+    sample_ms: float = SAMPLE_MS,
 ) -> None:
     """Append one sample per round to every lane, each round in another order, each cycle beside
     other neighbours. Rounds at an odd clock are taken again.
@@ -64,11 +71,12 @@ def interleave(
         announce: told a lane's name before it runs.
         warm_up_ms: how long all run before the first round, at least once each, unless it is 0:
             then they have just run, and have samples.
+        sample_ms: what their samples were prepared to last.
     """
     if not lanes:
         return
     if warm_up_ms:
-        bursts = max(1, round(warm_up_ms / (SAMPLE_MS * len(lanes))))
+        bursts = max(1, round(warm_up_ms / (sample_ms * len(lanes))))
         launch_ms = []
         for lane in lanes:
             announce(lane.name)
@@ -114,18 +122,15 @@ def heat(
     announce: Callable[[str], object] = lambda _: None,
     places: int = PLACES,
 ) -> list[Lane]:
-    """The fastest `places` of `lanes`, which are prepared, fastest first. By short rounds: after so
-    many the slower half leaves, until there is a place for each."""
+    """The fastest `places` of `lanes`, fastest first. By short rounds: after some sixteen (whole
+    cycles of them) the slower half leaves, until there is a place for each."""
     if len(lanes) <= places:
         return list(lanes)
-    left = [(Lane(lane.name, lane.launch), lane) for lane in lanes]
-    for short, _ in left:
-        announce(short.name)
-        short.prepare(stopwatch, HEAT_SAMPLE_MS)
+    left = [(_short(lane, stopwatch, announce), lane) for lane in lanes]
     warm_up_ms = PAUSED_WARM_UP_MS
     while len(left) > places:
         running = [short for short, _ in left]
-        interleave(running, HEAT_ROUNDS, stopwatch, announce, warm_up_ms)
+        interleave(running, HEAT_ROUNDS, stopwatch, announce, warm_up_ms, HEAT_SAMPLE_MS)
         warm_up_ms = 0.0
         # By what the round took the others: rounds are not all at one clock.
         middles = [median(ms) for ms in zip(*(lane.samples_ms for lane in running))]
@@ -135,6 +140,16 @@ def heat(
 
         left = sorted(left, key=relative)[: max(places, len(left) // 2)]
     return [lane for _, lane in left]
+
+
+def _short(lane: Lane, stopwatch: Stopwatch, announce: Callable[[str], object]) -> Lane:
+    """The lane for a heat, whose samples last HEAT_SAMPLE_MS or a launch with all that goes with
+    it, such as emptying a cache before."""
+    announce(lane.name)
+    began = time.perf_counter()
+    ms = min(stopwatch(lane.launch, 1) for _ in range(3))
+    each_ms = max(ms, (time.perf_counter() - began) * 1e3 / 3)
+    return Lane(lane.name, lane.launch, max(1, round(HEAT_SAMPLE_MS / each_ms)))
 
 
 def decide(

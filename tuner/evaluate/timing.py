@@ -25,8 +25,9 @@ LOAD_MS, LOADS = 100.0, 1000
 
 # So many of those that compete in a heat, which is of short rounds, reach the race.
 PLACES = 4
-# What a race may take to tell the fastest apart once they are alone. Where a sample differs from
-# the next by 3 %, that is for some 100 rounds of two lanes, and what differs by 1 % is told.
+HEAT_ROUNDS, HEAT_SAMPLE_MS = 16, 5.0
+# What a race may take to tell the fastest apart once they are alone: 200 rounds of two lanes, or 80
+# of five. Where a sample differs from the next by 3 %, 100 rounds tell what differs by 1 %.
 DECIDE_S = 6.0
 
 # Single launches this many times slower than the best end the timing before it began.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 # Of a problem's share, what is kept for its finals: this fraction, at most so many seconds.
-_FINALS_SHARE, _FINALS_SECONDS = 0.3, 8.0
+_FINALS_SHARE, _FINALS_SECONDS = 0.3, 16.0
 
 
 class Budget:

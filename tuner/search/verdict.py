@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from tuner.evaluate.executor import Race
-from tuner.evaluate.timing import DECIDE_S, PLACES, SLOWER, spread
+from tuner.evaluate.timing import (
+    DECIDE_S,
+    HEAT_ROUNDS,
+    HEAT_SAMPLE_MS,
+    PLACES,
+    SLOWER,
+    spread,
+)
 from tuner.moments import now
 from tuner.record import Record, Rival
 from tuner.search import finals
@@ -24,7 +31,8 @@ from tuner.trial import Candidate, Outcome, Trial
 HOPEFULS = 16
 # By simulation of six entrants and three peers: a round, and what comes before the first.
 _ROUND_S, _PREPARING_S = 0.3, 1.0
-_HEAT_S = 4.0
+# Of a heat: the load before, and loading and checking a hopeful.
+_HEAT_LOAD_S, _HOPEFUL_S = 0.5, 0.06
 _FEW_ROUNDS = 8  # where there is no time for more
 # What the note of a record says of a search whose time was up early.
 CUT_SHORT = "cut short"
@@ -75,10 +83,11 @@ def begin(
     hopefuls = [c for c in _near(ranking) if c not in entrants][:HOPEFULS]
     if not entrants and not hopefuls:
         return None
-    if seconds < _HEAT_S + _PREPARING_S + _FEW_ROUNDS * _ROUND_S:
+    heat_s = _heat_s([trial for trial in ranking if trial.candidate in hopefuls])
+    if seconds >= heat_s + _PREPARING_S + rounds * _ROUND_S:
+        seconds -= heat_s
+    else:
         hopefuls = hopefuls[:PLACES]
-    elif len(hopefuls) > PLACES:
-        seconds -= _HEAT_S
     rounds, decide_s = _course(rounds, seconds)
     finalists = len(entrants) + min(PLACES, len(hopefuls))
     observer(FinalsStarted(exploration.problem, finalists, rounds))
@@ -91,13 +100,26 @@ def begin(
 
 
 def _near(ranking: Sequence[Trial]) -> Iterator[Candidate]:
-    """Those that may be the fastest, by single timings, the fastest first."""
-    best_ms = None
-    for trial in ranking:
-        assert trial.measurement is not None
-        best_ms = best_ms or trial.measurement.median_ms
-        if trial.measurement.median_ms <= SLOWER * best_ms:
+    """Those that may be the fastest, by single timings, the fastest first; but as many as there are
+    places at least, lest one figure that is far too good leave no other."""
+    for place, trial in enumerate(ranking):
+        if place < PLACES or _ms(trial) <= SLOWER * _ms(ranking[0]):
             yield trial.candidate
+
+
+def _heat_s(hopefuls: Sequence[Trial]) -> float:
+    """What a heat of these takes, roughly."""
+    count = len(hopefuls)
+    if count <= PLACES:
+        return 0.0
+    samples = HEAT_ROUNDS * 1.5  # of each: half of them run twice as many
+    sample_s = max(HEAT_SAMPLE_MS, *map(_ms, hopefuls)) / 1e3
+    return _HEAT_LOAD_S + count * (_HOPEFUL_S + samples * sample_s)
+
+
+def _ms(trial: Trial) -> float:
+    assert trial.measurement is not None
+    return trial.measurement.median_ms
 
 
 def _course(rounds: int, seconds: float) -> tuple[int, float]:

@@ -31,4 +31,7 @@ def direct(kernel: Any, work: Work, device: int) -> Launch | None:
     """What repeats a launch of `kernel`, which is Triton's, on tensors of the same shapes and
     strides. None where this Triton launches in a way that is not known here: its own still does."""
     known = loaded(kernel, device)
-    return None if known is None else DirectLaunch(known, work)
+    try:
+        return None if known is None else DirectLaunch(known, work)
+    except Exception:  # nor are its descriptors
+        return None

@@ -143,14 +143,34 @@ def test_a_race_goes_on_without_who_fails(executor: LocalExecutor, kind: str, re
     assert len(race.peers["fa2"]) == 4  # three, in whole cycles
 
 
+LIKE = [Candidate("fake", Config(kind="right", number=number)) for number in range(3)]
+
+
 def test_the_fastest_of_a_heat_join_a_race(executor: LocalExecutor) -> None:
-    like = [Candidate("fake", Config(kind="right", number=number)) for number in range(3)]
     slow = [Candidate("fake", Config(kind="slow", number=number)) for number in range(3)]
-    hopefuls = [slow[0], candidate("crash"), *like, SLOW, slow[1], RIGHT, slow[2]]
+    hopefuls = [slow[0], candidate("wrong"), *LIKE, SLOW, slow[1], RIGHT, slow[2]]
     race = executor.race(PROBLEM, [SLOW], 4, 0.0, hopefuls).result(90)
-    assert set(race.entrants) == {SLOW, RIGHT, *like}
-    assert list(race.dropped) == [candidate("crash")]
+    assert set(race.entrants) == {SLOW, RIGHT, *LIKE}
+    assert list(race.dropped) == [candidate("wrong")]
     assert len({len(measured.samples_ms) for measured in race.entrants.values()}) == 1
+
+
+@pytest.mark.parametrize("kind", ["crash", "late crash"])
+def test_if_one_dies_in_a_heat_the_first_of_the_others_race(
+    executor: LocalExecutor, kind: str
+) -> None:
+    hopefuls = [*LIKE, candidate(kind), RIGHT, SLOW]
+    race = executor.race(PROBLEM, [], 4, 0.0, hopefuls).result(90)
+    assert list(race.entrants) == [*LIKE, RIGHT]
+    assert race.dropped == {candidate(kind): "crashed: killed by SIGSEGV"}
+
+
+def test_a_race_of_hopefuls_who_all_fail(executor: LocalExecutor) -> None:
+    hopefuls = [candidate(kind) for kind in ("wrong", "raises", "unwritten")]
+    race = executor.race(PROBLEM, [], 2, 0.0, hopefuls).result(90)
+    assert race.entrants == {}
+    assert set(race.dropped) == set(hopefuls)
+    assert race.peers
 
 
 def test_peers_alone(executor: LocalExecutor) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tuner.evaluate import paired
 from tuner.evaluate.rounds import DECIDE_S, Lane, decide, heat, interleave, oddest
@@ -57,29 +57,60 @@ def test_after_a_far_slower_lane_the_next_one_runs_unmeasured_first() -> None:
     assert [len(lane.samples_ms) for lane in lanes] == [4] * 3
 
 
-def test_a_heat_leaves_the_fastest_whatever_the_clock_does_meanwhile() -> None:
-    ran: list[str] = []
+class Powered:
+    """Launches take what they say, and the more the lower the clock is: each lasts for a while."""
 
-    class Slowing:
-        """The first launch takes half of what the last one does; the fastest differ by 3 %."""
+    sensor = Sensor(None)
 
-        sensor = Sensor(None)
+    def __init__(self, noise: float) -> None:
+        self.noise, self.draw = noise, random.Random(0)
+        self.runs: list[tuple[float, int]] = []
 
-        def __call__(self, launch: Callable[[], object], launches: int) -> float:
-            ms = float(launch())  # type: ignore[arg-type]
-            ran.append(str(ms))
-            return ms * (1 + len(ran) / 100)
+    def __call__(self, launch: Callable[[], object], launches: int) -> float:
+        clock = 1 + 0.5 * ((len(self.runs) // 16) % 3)
+        ms = float(launch())  # type: ignore[arg-type]
+        self.runs.append((ms, launches))
+        return ms * clock * (1 + self.draw.gauss(0, self.noise))
 
-    times = [1.2, 1.03, 1.3, 1.0, 1.15, 1.06, 1.25]
-    lanes = [Lane(str(index), lambda ms=ms: ms, 3) for index, ms in enumerate(times)]  # type: ignore[misc]
-    announced: list[str] = []
-    through = heat(lanes, Slowing(), announced.append, 3)
-    assert through == [lanes[3], lanes[1], lanes[5]]
-    assert set(announced) == {lane.name for lane in lanes}
-    assert all(lane.samples_ms == [] and lane.launches == 3 for lane in lanes)
-    ran.clear()
-    assert heat(lanes[:3], Slowing(), announced.append, 3) == lanes[:3]
-    assert not ran
+
+def field(times: Sequence[float]) -> list[Lane]:
+    return [Lane(str(ms), lambda ms=ms: ms, 3) for ms in times]  # type: ignore[misc]
+
+
+def test_a_heat_leaves_the_fastest_whatever_the_clock_and_the_noise() -> None:
+    times = [1.0 + 0.02 * ((7 * place) % 16) for place in range(16)]
+    for _ in range(5):
+        lanes = field(times)
+        through = heat(lanes, Powered(0.03), places=4)
+        assert len(through) == 4
+        assert {"1.0", "1.02"} <= {lane.name for lane in through}  # of 1 to 1.3
+        assert all(lane.samples_ms == [] and lane.launches == 3 for lane in lanes)
+
+
+def test_in_a_heat_the_slower_half_leaves_and_samples_are_short() -> None:
+    stopwatch, announced = Powered(0.0), list[str]()
+    times = [1.0 + place / 40 for place in range(16)]
+    through = heat(field(times), stopwatch, announced.append, 4)
+    assert [lane.name for lane in through] == ["1.0", "1.025", "1.05", "1.075"]
+    runs = {ms: [launches for each, launches in stopwatch.runs if each == ms] for ms in times}
+    # Three launches and a warm-up; sixteen rounds of all, sixteen of half of them.
+    assert [len(runs[ms]) for ms in times] == 8 * [3 + 1 + 32] + 8 * [3 + 1 + 16]
+    # At the clock at which each was prepared, the lowest of which doubles its time.
+    assert all(2.0 <= ms * launches <= 6.5 for ms in times for launches in runs[ms][4:])
+    assert 200 < sum(ms * runs[ms][3] for ms in times) < 500  # the load before
+    assert set(announced) == {str(ms) for ms in times}
+
+
+def test_without_more_than_there_are_places_there_is_no_heat() -> None:
+    stopwatch, lanes = Powered(0.0), field([1.0, 2.0, 3.0])
+    assert heat(lanes, stopwatch, places=3) == lanes
+    assert not stopwatch.runs
+
+
+def test_a_launch_that_takes_long_runs_once_a_sample_in_a_heat() -> None:
+    stopwatch = Powered(0.0)
+    heat(field([20.0, 21.0, 22.0]), stopwatch, places=2)
+    assert {launches for _, launches in stopwatch.runs[12:]} == {1}
 
 
 class Clocked(Sensor):

@@ -18,7 +18,7 @@ def test_a_share_is_an_equal_part_of_what_is_left_less_the_finals() -> None:
     clock = Clock()
     budget = Budget(100.0, 10, clock)
     assert budget.share(10) == pytest.approx(100 + 10 - 3)
-    assert budget.share(2) == pytest.approx(100 + 50 - 8)
+    assert budget.share(2) == pytest.approx(100 + 50 - 15)
 
 
 def test_what_one_leaves_goes_to_those_after_it() -> None:
