@@ -7,7 +7,8 @@ Peers are cuDNN and FlashAttention-2 through PyTorch's SDPA, FlashAttention-3 (p
 with --flex compiled FlexAttention, which takes some ten seconds a problem. All take turns in
 interleaved rounds. After that each runs by itself, so that the clock is what its own power leaves:
 25 warm-ups and the median of 100 runs, in turns ("short"; some 65 ms where launches are shortest),
-and back to back for a quarter second ("sustained"). Some 20 s a problem. --grid measures the 36 problems a dtype of the benchmark grid, in rounds alone.
+and back to back for a quarter second ("sustained"). Some 20 s a problem. --grid measures the 36
+problems a dtype of the benchmark grid, in rounds alone.
 """
 
 from __future__ import annotations

@@ -62,8 +62,7 @@ class DirectLaunch:
         return described
 
 
-# A kernel's arguments before out, by the launch and the addresses of q, k and v. It may keep launches
-# that nothing else does any more, until it is full.
+# A kernel's arguments before out, by the launch and the addresses of q, k and v.
 _described: dict[tuple[DirectLaunch, int, int, int], tuple[Any, ...]] = {}
 
 

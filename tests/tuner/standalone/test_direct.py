@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("triton")
 
-import triton  # noqa: E402
+import triton
 
-from tuner.standalone import direct  # noqa: E402
+from tuner.standalone import direct
 
 KERNEL, WORK = "a kernel", "the work"
 
