@@ -19,7 +19,7 @@ from typing import Any
 
 from kernels.attention.printable import shown
 from kernels.attention.problem import Problem
-from tuner import caution
+from tuner import caution, strangers_json
 from tuner.store.errors import StoreError
 from tuner.store.files import write_atomically
 from tuner.store.locations import data_folder
@@ -120,7 +120,7 @@ def read(where: Path) -> Noted:
             status = path.stat()
             if status.st_size > _MOST_BYTES:
                 raise ValueError(f"it has more than {_MOST_BYTES} bytes")
-            misses = _decode(json.loads(path.read_text(encoding="utf-8")))
+            misses = _decode(strangers_json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             caution.log(f"{path} holds no misses ({error}); passed over")
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ _FILE_WIDTH = 200
 
 # Columns of records that a narrow terminal goes without, the first ones first.
 _DISPENSABLE = ("spread", "vs runner-up", "ms", "vs default", "from")
+_MOST_PEERS = 8
 
 
 def console() -> Console:
@@ -59,7 +61,7 @@ def print_records(out: Console, title: str, records: Iterable[Record]) -> None:
     their configs, which are too long for a column. A narrow terminal gets fewer columns, but the
     problem and its TFLOP/s in any case."""
     records = list(records)
-    peers = sorted({f"vs {peer.name}" for record in records for peer in record.peers})
+    peers = [f"vs {peer}" for peer in _peers(records)]
     dropped: tuple[str, ...] = ()
     for column in (*_DISPENSABLE, *peers, None):
         rows = _records_table(title, records, dropped)
@@ -76,7 +78,7 @@ def print_records(out: Console, title: str, records: Iterable[Record]) -> None:
 
 
 def _records_table(title: str, records: Sequence[Record], dropped: Sequence[str]) -> Table:
-    peers = sorted({peer.name for record in records for peer in record.peers})
+    peers = _peers(records)
     columns = [
         "problem",
         *("TFLOP/s", "ms", "spread", "vs default"),
@@ -100,6 +102,12 @@ def _records_table(title: str, records: Sequence[Record], dropped: Sequence[str]
         )
         rows.add_row(*(cell for column, cell in zip(columns, cells) if column in kept))
     return rows
+
+
+def _peers(records: Iterable[Record]) -> list[str]:
+    """Those that have a column: the ones met most, lest a stranger's record have thousands."""
+    met = Counter(peer.name for record in records for peer in record.peers)
+    return sorted(sorted(met, key=lambda name: (-met[name], name))[:_MOST_PEERS])
 
 
 def _lead(record: Record) -> str:

@@ -11,9 +11,7 @@ import atexit
 import json
 import os
 import queue
-import re
 import shutil
-import socket
 import tempfile
 import threading
 import time
@@ -32,6 +30,7 @@ from tuner.evaluate.evaluator import Evaluator
 from tuner.evaluate.executor import Compilation, Evaluation, Executor, Race
 from tuner.evaluate.memory import refuse_for_memory
 from tuner.evaluate.parcels import Parcel
+from tuner.evaluate.ray_connection import connect, first_line
 from tuner.evaluate.timing import DECIDE_S
 from tuner.target import Target
 from tuner.trial import Candidate, Origin, Outcome
@@ -94,7 +93,7 @@ class RayExecutor(Executor):
         self._binaries: dict[_Key, Any] = {}  # where Ray keeps them, for whichever host evaluates
         self._connected = not ray.is_initialized()
         if self._connected:
-            _connect(ray, address)
+            connect(ray, address)
         self._threads: ThreadPoolExecutor | None = None
         self._watcher = threading.Thread(target=self._watch, name="ray-watch", daemon=True)
         try:
@@ -192,7 +191,7 @@ class RayExecutor(Executor):
         except errors.RayTaskError as error:
             raise RuntimeError(str(error.cause)) from None
         except errors.RayError as error:
-            raise RuntimeError(f"the Ray cluster cannot be used: {_line(error)}") from None
+            raise RuntimeError(f"the Ray cluster cannot be used: {first_line(error)}") from None
         for target in targets:
             if target.hardware != targets[0].hardware:
                 raise ValueError(
@@ -273,7 +272,7 @@ class RayExecutor(Executor):
                 raise
             self._idle.put(actor)
             return result
-        raise _LostError(f"its evaluator was lost {ATTEMPTS} times: {_line(lost)}")
+        raise _LostError(f"its evaluator was lost {ATTEMPTS} times: {first_line(lost)}")
 
     def _take(self) -> Any:
         waited = 0.0
@@ -366,7 +365,7 @@ def _settle(future: Future[Compilation], candidate: Candidate, done: Future[Comp
     if error is None:
         compilation = done.result()
     else:
-        reason = f"the compiler: its host was lost {_RETRIES + 1} times: {_line(error)}"
+        reason = f"the compiler: its host was lost {_RETRIES + 1} times: {first_line(error)}"
         compilation = Compilation(candidate, Outcome.CRASHED, reason)
     with suppress(InvalidStateError):  # no host came back in time, and then one did
         future.set_result(compilation)
@@ -380,20 +379,3 @@ def _import_ray() -> Any:
             "the executor ray needs Ray, which is not installed; pip install 'attention-tuner[ray]'"
         ) from None
     return ray
-
-
-def _connect(ray: Any, address: str | None) -> None:
-    address = address or os.environ.get("RAY_ADDRESS") or None
-    where = f"at {address} " if address else ""
-    try:
-        if address is not None and (found := re.fullmatch(r"([^:/]+):(\d{1,5})", address)):
-            # Ray itself would try for minutes.
-            socket.create_connection((found[1], int(found[2])), _CONNECT_S).close()
-        ray.init(address=address, logging_level="error", log_to_driver=False)
-    except (ConnectionError, RuntimeError, ValueError, OverflowError, OSError) as error:
-        raise RuntimeError(f"the Ray cluster {where}cannot be reached: {_line(error)}") from None
-
-
-def _line(error: BaseException | None) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kernels.attention.printable import shown
+from tuner import strangers_json
 from tuner.moments import tomorrow
 from tuner.record import Record
 from tuner.store.errors import DocumentError
@@ -50,13 +51,15 @@ def import_document(text: str) -> list[Record]:
     if len(text) > MOST_BYTES:
         raise DocumentError(f"the document has more than {MOST_BYTES} characters")
     try:
-        document = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+        document = strangers_json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
     except json.JSONDecodeError as error:
         raise DocumentError(
             f"the document is not JSON: {error.msg} in line {error.lineno}, column {error.colno}"
         ) from None
     except RecursionError:
         raise DocumentError("the document is nested too deeply") from None
+    except strangers_json.TooLargeError as error:
+        raise DocumentError(f"the document is too large: {error}") from None
     except ValueError:
         raise DocumentError("the document has a number of thousands of digits") from None
     latest = tomorrow()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import stat
 import time
@@ -23,6 +24,7 @@ _STEPS = 1_000
 _LEAST_CPU_S = 2.0
 _LEAST_BYTES_PER_CPU_S = 5e6  # SQLite reads over 100 MB/s
 _LEAST_BYTES = 1 << 20
+_INDEX_BYTES = 64 << 10  # more than the shared index of a log without anything in it
 _BEGIN = "tuner_begin"
 IMMEDIATE = {_BEGIN: "BEGIN IMMEDIATE"}
 """The execution option of a transaction that writes."""
@@ -247,11 +249,24 @@ class _Scales:
 
 
 def _reading_mode(path: Path) -> str:
-    # To read a WAL file SQLite needs its shared index beside it. Where none may be created and no
+    # To read a WAL file SQLite needs its shared index beside it. Where none can be created, and no
     # log is left to read, nobody writes, and the file can be read as it is.
     log = _log(path)
-    still = not os.access(log.parent, os.W_OK) and _stat(log) is None
-    return "mode=ro&immutable=1" if still else "mode=ro"
+    barred = not os.access(log.parent, os.W_OK) or (
+        _stat(_index(log)) is None and not _has_room(log.parent)
+    )
+    return "mode=ro&immutable=1" if barred and _stat(log) is None else "mode=ro"
+
+
+def _has_room(folder: Path) -> bool:
+    try:
+        return shutil.disk_usage(folder).free >= _INDEX_BYTES
+    except OSError:
+        return True  # it will be seen
+
+
+def _index(log: Path) -> Path:
+    return Path(f"{str(log).removesuffix('-wal')}-shm")
 
 
 def _log(path: Path) -> Path:

@@ -177,6 +177,21 @@ def test_a_large_file_is_refused_unread(tmp_path, monkeypatch):
         read_document(path)
 
 
+def test_a_document_that_takes_far_more_memory_than_it_is_long_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "dicts.json"
+    path.write_text('{"records": [' + "{}," * 2_000_000 + "{}]}")
+    with pytest.raises(DocumentError, match=r"dicts\.json: the document is too large: it has more"):
+        read_document(path)
+
+    def exhausted(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("json.loads", exhausted)
+    path.write_text("{}")
+    with pytest.raises(DocumentError, match=r"too large: it takes more memory than there is"):
+        read_document(path)
+
+
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"\x00", b"SQLite format 3\x00\xff"])
 def test_a_binary_file_is_refused_by_name(tmp_path, content):
     path = tmp_path / "binary.json"

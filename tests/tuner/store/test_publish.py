@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 
@@ -65,6 +66,19 @@ def test_a_file_in_use_is_not_replaced_under_its_log(tmp_path):
     publish(path, RECORDS[1:])
     assert list(tmp_path.iterdir()) == [path]
     assert len(Store.read_only(path).records()) == 19
+
+
+def test_on_a_full_disk_a_file_that_nobody_has_open_is_read_as_it_is(tmp_path, monkeypatch):
+    path = tmp_path / "mine.db"
+    full = SimpleNamespace(free=4096)
+    with Store.open(path) as store:
+        store.add_records(RECORDS)
+    monkeypatch.setattr(sqlite.shutil, "disk_usage", lambda _: full)
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("select * from records").fetchall()
+        assert sqlite._reading_mode(path) == "mode=ro"  # by the other's index
+    assert sqlite._reading_mode(path) == "mode=ro&immutable=1"
+    assert len(Store.read_only(path).records()) == 20
 
 
 def test_it_is_opened_immutable_where_nothing_can_be_written(tmp_path, monkeypatch):

@@ -1,0 +1,27 @@
+"""Tables of records that strangers wrote."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+from rich.console import Console
+
+from tests.tuner.store import samples
+from tuner.cli.tables import print_records
+from tuner.record import Rival
+
+
+def test_a_record_with_hundreds_of_peers_has_columns_for_those_that_others_have_too() -> None:
+    many = tuple(Rival(f"p{number:03}", 1.0, 0.0) for number in range(400))
+    usual = (Rival("cudnn", 1.0, 0.0), Rival("fa2", 1.0, 0.0))
+    records = [
+        replace(samples.record(number), uid="", peers=peers)
+        for number, peers in enumerate([usual, usual, (*usual, *many)])
+    ]
+    out = Console(file=io.StringIO(), width=1000)
+    print_records(out, "records", records)
+    printed = out.file.getvalue()  # type: ignore[attr-defined]
+    assert {"vs cudnn", "vs fa2", "vs p000"} <= {f"vs {word}" for word in printed.split()}
+    assert printed.count("vs p") == 6
+    assert all(str(record.problem) in printed for record in records)
