@@ -92,10 +92,13 @@ def snapshot_hash() -> str:
 
 
 class Pin:
-    """What `pin` returns: leaving it as a context ends the pinning."""
+    """What `pin` returns: leaving it as a context brings back what was pinned before."""
 
-    def __init__(self, candidates: tuple[Candidate, ...]) -> None:
+    def __init__(
+        self, candidates: tuple[Candidate, ...], former: tuple[Candidate, ...] = ()
+    ) -> None:
         self.candidates = candidates
+        self._former = former
 
     def __enter__(self) -> Pin:
         return self
@@ -106,7 +109,7 @@ class Pin:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        pin(None)
+        plans.renew(lambda: plans.pin(self._former))
 
 
 def pin(config: Candidate | Mapping[str, Value] | None, template: str | None = None) -> Pin:
@@ -117,15 +120,16 @@ def pin(config: Candidate | Mapping[str, Value] | None, template: str | None = N
         template: whose config it is; None: of every template that accepts it.
 
     Returns:
-        A context manager that ends the pinning; it need not be used as one.
+        A context manager that ends the pinning, or brings back an outer one; it need not be used
+        as one.
 
     Raises:
         TypeError: `config` is none.
         ValueError: no template accepts it for any problem, or `template` does not go with it.
     """
-    candidates = _candidates(config, template)
+    candidates, former = _candidates(config, template), plans.pinned()
     plans.renew(lambda: plans.pin(candidates))
-    return Pin(candidates)
+    return Pin(candidates, former)
 
 
 def flush_misses() -> Path | None:

@@ -2,8 +2,9 @@
 
 Only where the environment asks for it: TUNER_RECORD_MISSES=1 (or true, yes, on) notes them in the
 user's data folder, 0 (or false, no, off) does not, any other value is the folder to use. They are
-noted in memory when a shape is met first, and written at exit. Every process writes a file of its
-own, whole or not at all, so that none waits for another.
+noted in memory when a shape is met first; a thread writes them every half a minute, since servers
+are mostly killed, and what is left is written at exit. Every process writes files of its own, whole
+or not at all, so that none waits for another.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import atexit
 import json
 import os
 import secrets
+import threading
+import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +33,7 @@ VARIABLE = "TUNER_RECORD_MISSES"
 
 _FORMAT = 1
 _MOST = 4096  # problems noted in one process
+_EVERY_S = 30.0
 _MOST_BYTES = 16 << 20  # of a file, some 50,000 problems: what is larger is none of ours
 _OFF = ("", "0", "false", "no", "off")
 _ON = ("1", "true", "yes", "on")
@@ -59,18 +64,24 @@ class Noted:
 _found: dict[tuple[Problem, str], Miss] = {}
 _written: set[tuple[Problem, str]] = set()
 _at_exit = False
+_flusher: threading.Thread | None = None
+_flushing = threading.Lock()
 
 
 def note(problem: Problem, target: Target, source: str) -> None:
     """Remember that `problem` was served by a config from `source`, if that is asked for."""
-    global _at_exit
+    global _at_exit, _flusher
     if _asked().lower() in _OFF or len(_found) >= _MOST:
         return
     miss = Miss(problem, target.hardware.key, target.gpu_name, source)
     _found.setdefault(miss.key, miss)
     if not _at_exit:
         _at_exit = True
-        atexit.register(_flush_at_exit)
+        atexit.register(_flush_or_log)
+    if _flusher is None:
+        _flusher = threading.Thread(target=_flush_on_and_on, name="tuner-misses", daemon=True)
+        with suppress(RuntimeError):  # there is no room for one, or the process ends
+            _flusher.start()
 
 
 def folder() -> Path:
@@ -90,15 +101,16 @@ def flush() -> Path | None:
     Raises:
         StoreError: it cannot be read or written.
     """
-    unwritten = [miss for key, miss in list(_found.items()) if key not in _written]
-    if not unwritten:
-        return None
-    where = folder()
-    held = {miss.key for miss in read(where).misses}
-    new = [miss for miss in unwritten if miss.key not in held]
-    path = _write(where, new) if new else None
-    _written.update(miss.key for miss in unwritten)
-    return path
+    with _flushing:
+        unwritten = [miss for key, miss in list(_found.items()) if key not in _written]
+        if not unwritten:
+            return None
+        where = folder()
+        held = {miss.key for miss in read(where).misses}
+        new = [miss for miss in unwritten if miss.key not in held]
+        path = _write(where, new) if new else None
+        _written.update(miss.key for miss in unwritten)
+        return path
 
 
 def read(where: Path) -> Noted:
@@ -176,15 +188,24 @@ def _decode(document: Any) -> list[Miss]:
     ]
 
 
-def _flush_at_exit() -> None:
+def _flush_or_log() -> None:
     try:
         flush()
     except StoreError as error:
         caution.log(f"misses are lost: {error}")
 
 
+def _flush_on_and_on() -> None:
+    while True:
+        time.sleep(_EVERY_S)
+        with suppress(StoreError):  # which is said at exit
+            flush()
+
+
 def _forget() -> None:
-    """A fork's child notes its own."""
+    """A fork's child notes its own. The thread is not there, and may have held the lock."""
+    global _flusher, _flushing
+    _flusher, _flushing = None, threading.Lock()
     _found.clear()
     _written.clear()
 

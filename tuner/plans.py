@@ -91,6 +91,11 @@ def pin(candidates: tuple[Candidate, ...]) -> None:
     _pinned = candidates
 
 
+def pinned() -> tuple[Candidate, ...]:
+    """What `pin` was called with last."""
+    return _pinned
+
+
 def resolution_for(target: Target, problem: Problem) -> Resolution:
     """Which config serves `problem` on `target`: a pinned one, else the records' choice.
 
@@ -153,7 +158,7 @@ def _find(q: Tensor, k: Tensor, v: Tensor, causal: bool, lse: bool) -> Plan:
         return Plan(None, None, str(error))
     caution.debug("%s: %s, %s", problem, resolution.source, resolution.reason)
     if q.numel() and k.numel():
-        _report(target, problem, resolution)
+        _report(target, problem, resolution, square=seqlen_q == k.shape[2])
     capability = target.hardware.capability
     specialization = replace(problem.specialization, lse=lse)
     tried = resolution.candidate
@@ -176,10 +181,15 @@ def _uncompiled(candidate: Candidate, error: CompileError) -> str:
     return f"the {candidate.template} kernel does not compile here: {error}"
 
 
-def _report(target: Target, problem: Problem, resolution: Resolution) -> None:
-    """Note a problem that has no record of its own; warn of one that has none near either."""
+def _report(target: Target, problem: Problem, resolution: Resolution, square: bool) -> None:
+    """Note a problem that has no record of its own; warn of one that has none near either.
+
+    Args:
+        square: there are as many keys as queries, as in all that a search can measure. A decoder's
+            steps, each with a key more, are nothing to tune by.
+    """
     source = resolution.source
-    if source not in ("exact", "pinned"):
+    if square and source not in ("exact", "pinned"):
         misses.note(problem, target, source)
     key = (problem.specialization, target.hardware, source)
     if source in ("stale", "family", "default") and key not in _warned:

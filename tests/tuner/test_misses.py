@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,6 +25,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(misses, "_found", {})
     monkeypatch.setattr(misses, "_written", set())
     monkeypatch.setattr(misses, "_at_exit", True)
+    monkeypatch.setattr(misses, "_flusher", threading.current_thread())  # none is started
     monkeypatch.setenv(misses.VARIABLE, str(tmp_path / "misses"))
     return tmp_path / "misses"
 
@@ -149,7 +151,7 @@ def test_a_folder_that_cannot_serve_is_one_sentence(
     misses.note(PROBLEMS[0], H100, "default")
     with pytest.raises(StoreError, match=said):
         misses.flush()
-    misses._flush_at_exit()  # says so in the log
+    misses._flush_or_log()  # says so in the log
 
 
 _PROCESS = """
@@ -183,6 +185,52 @@ def test_many_processes_lose_nothing(fresh: Path) -> None:
         for done in pool.map(run, range(8)):
             assert done.returncode == 0, done.stderr
     assert {problem.seqlen for problem in problems(fresh)} == set(range(1, 91))
+
+
+_SERVER = """
+import os, sys, time
+from kernels.attention.problem import Problem
+from tests.tuner.search.conftest import H100
+from tuner import misses
+
+misses._EVERY_S = 0.1
+misses.note(Problem.on_grid(64, 100, True), H100, "default")
+if sys.argv[1] == "fork" and os.fork():
+    os.wait()
+    os._exit(0)
+misses.note(Problem.on_grid(64, 200, True), H100, "default")
+for _ in range(200):
+    time.sleep(0.05)
+    if any(miss.problem.seqlen == 200 for miss in misses.read(misses.folder()).misses):
+        break
+os._exit(0)  # as who is killed: without what is done at exit
+"""
+
+
+@pytest.mark.parametrize("kind", ["killed", "fork"])
+def test_a_process_that_is_killed_has_written_what_it_had_noted_before(
+    fresh: Path, kind: str
+) -> None:
+    if kind == "fork" and not hasattr(os, "fork"):
+        pytest.skip("there is no fork here")
+    done = subprocess.run([sys.executable, "-c", _SERVER, kind], timeout=60, check=False)
+    assert done.returncode == 0
+    assert {problem.seqlen for problem in problems(fresh)} >= {200}
+
+
+@pytest.mark.filterwarnings("ignore::tuner.plans.UntunedWarning")
+def test_the_steps_of_a_decoder_are_not_noted(fresh: Path, stand_in) -> None:
+    import torch
+
+    import tuner
+
+    for seqlen in range(1, 20):
+        q, k = (torch.zeros(1, 2, rows, 64, dtype=torch.float16) for rows in (1, seqlen))
+        tuner.attention(q, k, k)
+    q = torch.zeros(1, 2, 600, 64, dtype=torch.float16)
+    tuner.custom_attention_forward(q, q, q)
+    tuner.flush_misses()
+    assert [problem.seqlen for problem in problems(fresh)] == [1, 600]
 
 
 @pytest.mark.filterwarnings("ignore::tuner.plans.UntunedWarning")

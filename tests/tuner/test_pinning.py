@@ -42,6 +42,25 @@ def test_pinning(stand_in: StandIn) -> None:
     tuner.pin(None)
 
 
+@quiet
+def test_a_pin_within_another_brings_that_back(stand_in: StandIn) -> None:
+    call()
+    default, other = stand_in.loaded[-1][0], other_config()
+
+    def served() -> tuple[str, object]:
+        found = tuner.lookup(64, 96, batch=1, heads=2, target=H100)
+        return found.source, found.candidate.config
+
+    with tuner.pin(dict(other)):
+        with tuner.pin(default):
+            assert served() == ("pinned", default.config)
+        assert served() == ("pinned", other)
+        with pytest.raises(KeyError), tuner.pin(default):
+            raise KeyError
+        assert served() == ("pinned", other)
+    assert served()[0] != "pinned"
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "sentence"),
     [

@@ -14,8 +14,10 @@ from tuner.trial import Trial
 
 # Of a trial on an H100 and a core of its host, by the recorded spaces; and what every search takes
 # besides: starting the processes, and the finals.
-_COMPILE_S, _EVALUATE_S = 1.3, 0.06
+_COMPILE_S, _EVALUATE_S = 1.3, 0.03
 _BESIDES_S = 15.0
+# How often a trial launches its kernel at least, and a race of some ten its kernels; at what rate.
+_LAUNCHES, _LAUNCHES_OF_FINALS, _TFLOPS = 30, 600, 400.0
 
 # Trials from which their own times are believed.
 _ENOUGH = 10
@@ -52,11 +54,13 @@ def estimate(problem: Problem, capability: int, known: Iterable[Trial] = ()) -> 
         if trial.compile_s is not None and trial.evaluate_s is not None
     ]
     measured = len(timed) >= _ENOUGH
-    compile_s, evaluate_s = _COMPILE_S, _EVALUATE_S
+    launch_s = problem.flops / (_TFLOPS * 1e12)
+    compile_s, evaluate_s = _COMPILE_S, _EVALUATE_S + _LAUNCHES * launch_s
     if measured:
         compile_s, evaluate_s = (fmean(column) for column in zip(*timed))
     # Compiling goes on beside evaluating: the slower of the two decides.
-    seconds = _BESIDES_S + trials * max(compile_s / cores, evaluate_s)
+    seconds = _BESIDES_S + _LAUNCHES_OF_FINALS * launch_s
+    seconds += trials * max(compile_s / cores, evaluate_s)
     return Cost(trials, seconds, cores, measured)
 
 

@@ -87,6 +87,8 @@ def test_it_says_what_tuning_would_cost(lookup: Run) -> None:
     (far,) = lookup("--seqlen", "9999", *words).json["lookups"]
     assert near["retuning"]["measured"]
     assert not far["retuning"]["measured"]
+    (long,) = lookup("--seqlen", "1048576", *words).json["lookups"]  # seconds a launch
+    assert long["retuning"]["seconds"] > 10 * far["retuning"]["seconds"]
     for found in (near, far):
         assert found["retuning"]["trials"] == 60
         assert found["retuning"]["seconds"] > 15
