@@ -96,7 +96,7 @@ def test_of_misses(
     monkeypatch.setattr(misses, "_written", set())
     monkeypatch.setattr(misses, "_at_exit", True)
     misses.note(samples.PROBLEM, samples.TARGET, "default")
-    misses._flush_at_exit()
+    misses._flush_or_log()
     assert "misses are lost" in the_only_one(caplog)
 
 
