@@ -6,6 +6,7 @@ import ast
 import logging
 import re
 import sqlite3
+import threading
 import warnings
 from contextlib import closing
 from pathlib import Path
@@ -95,6 +96,7 @@ def test_of_misses(
     monkeypatch.setattr(misses, "_found", {})
     monkeypatch.setattr(misses, "_written", set())
     monkeypatch.setattr(misses, "_at_exit", True)
+    monkeypatch.setattr(misses, "_flusher", threading.current_thread())  # none is started
     misses.note(samples.PROBLEM, samples.TARGET, "default")
     misses._flush_or_log()
     assert "misses are lost" in the_only_one(caplog)
