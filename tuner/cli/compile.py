@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +18,7 @@ from tuner.cli.options import Causal, Dtype, Hdim, Jobs, Json, Template
 if TYPE_CHECKING:
     from kernels.attention.problem import Specialization
     from tuner.evaluate.executor import Compilation
+    from tuner.trial import Candidate
 
 
 _HEADER = ("problem", "registers", "spills", "shared memory", "blocks/SM", "config")
@@ -38,7 +39,9 @@ def compile_space(
     limit: Annotated[
         int | None,
         typer.Option(
-            metavar="N", parser=options.whole_number, help="Only the first configs of each space."
+            metavar="N",
+            parser=options.whole_number,
+            help="Only the first of each template.",
         ),
     ] = None,
     as_json: Json = False,
@@ -46,7 +49,7 @@ def compile_space(
     """Compile every feasible config for a target, without a GPU, and say what each uses.
 
     A config takes some seconds on a core, a headdim has one to three thousand: --limit takes the
-    first of each.
+    first of each, of every template.
     """
     from kernels.attention import capability
     from kernels.attention.problem import HEADDIMS, Specialization
@@ -81,7 +84,7 @@ def compile_space(
             refusals.update(dict.fromkeys(candidates.refusals))
             pending += [
                 (specialization, farm.submit(candidate, specialization, sm))
-                for candidate in islice(candidates.feasible, limit)
+                for candidate in _first(candidates.feasible, limit)
             ]
         if not pending:
             why = "; ".join(refusals) or "nothing feasible"
@@ -157,3 +160,12 @@ def _row(
         "–" if blocks is None else str(blocks),
         f"{compiled.candidate}{failure}{reason}",
     )
+
+
+def _first(candidates: Iterable[Candidate], limit: int | None) -> Iterator[Candidate]:
+    """The first `limit` of every template; None: all."""
+    taken: Counter[str] = Counter()
+    for candidate in candidates:
+        taken[candidate.template] += 1
+        if limit is None or taken[candidate.template] <= limit:
+            yield candidate

@@ -36,9 +36,9 @@ def test_without_a_gpu_measuring_is_refused(
 
 def test_compile_says_what_each_config_uses(tuner: Run) -> None:
     pytest.importorskip("triton")
-    words = ("--sm", "90", "--hdim", "64", "--causal", "--limit", "2", "--jobs", "1")
+    words = ("--sm", "90", "--hdim", "64", "--causal", "--limit", "1", "--jobs", "1")
     forms = tuner("compile", *words, "--json").json_lines
-    assert len(forms) == 2
+    assert sorted(form["candidate"]["template"] for form in forms) == ["hopper", "portable"]
     for form in forms:
         assert form["outcome"] == "ok"
         assert form["resources"]["registers"] > 0
