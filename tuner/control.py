@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import product, starmap
 from pathlib import Path
 from types import TracebackType
@@ -92,15 +92,16 @@ def snapshot_hash() -> str:
 
 
 class Pin:
-    """What `pin` returns: leaving it as a context brings back what was pinned before."""
+    """What `pin` returns. As a context it pins until it is left; what was pinned before serves
+    again then."""
 
-    def __init__(
-        self, candidates: tuple[Candidate, ...], former: tuple[Candidate, ...] = ()
-    ) -> None:
+    def __init__(self, candidates: tuple[Candidate, ...]) -> None:
         self.candidates = candidates
-        self._former = former
+        self._entered = False
 
     def __enter__(self) -> Pin:
+        self._entered = True
+        _change(lambda pins: [*(pin for pin in pins if pin is not self), self])
         return self
 
     def __exit__(
@@ -109,7 +110,21 @@ class Pin:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        plans.renew(lambda: plans.pin(self._former))
+        self._entered = False
+        _change(lambda pins: [pin for pin in pins if pin is not self])
+
+
+# Those in force, of which the last one serves.
+_pins: list[Pin] = []
+
+
+def _change(pins: Callable[[list[Pin]], list[Pin]]) -> None:
+    def change() -> None:
+        global _pins
+        _pins = pins(_pins)
+        plans.pin(_pins[-1].candidates if _pins else ())
+
+    plans.renew(change)
 
 
 def pin(config: Candidate | Mapping[str, Value] | None, template: str | None = None) -> Pin:
@@ -127,9 +142,13 @@ def pin(config: Candidate | Mapping[str, Value] | None, template: str | None = N
         TypeError: `config` is none.
         ValueError: no template accepts it for any problem, or `template` does not go with it.
     """
-    candidates, former = _candidates(config, template), plans.pinned()
-    plans.renew(lambda: plans.pin(candidates))
-    return Pin(candidates, former)
+    new = Pin(_candidates(config, template))
+    if config is None:
+        _change(lambda _: [])
+    else:
+        # Of those that are no context the last one may come back, if this is one.
+        _change(lambda pins: [*(pin for pin in pins if pin._entered or pin is pins[-1]), new])
+    return new
 
 
 def flush_misses() -> Path | None:

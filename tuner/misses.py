@@ -79,9 +79,10 @@ def note(problem: Problem, target: Target, source: str) -> None:
         _at_exit = True
         atexit.register(_flush_or_log)
     if _flusher is None:
-        _flusher = threading.Thread(target=_flush_on_and_on, name="tuner-misses", daemon=True)
+        flusher = threading.Thread(target=_flush_on_and_on, name="tuner-misses", daemon=True)
         with suppress(RuntimeError):  # there is no room for one, or the process ends
-            _flusher.start()
+            flusher.start()
+            _flusher = flusher
 
 
 def folder() -> Path:
@@ -103,7 +104,7 @@ def flush() -> Path | None:
     """
     with _flushing:
         unwritten = [miss for key, miss in list(_found.items()) if key not in _written]
-        if not unwritten:
+        if not unwritten or _asked().lower() in _OFF:
             return None
         where = folder()
         held = {miss.key for miss in read(where).misses}
@@ -198,7 +199,7 @@ def _flush_or_log() -> None:
 def _flush_on_and_on() -> None:
     while True:
         time.sleep(_EVERY_S)
-        with suppress(StoreError):  # which is said at exit
+        with suppress(Exception):  # it will be said at exit, or is over by the next time
             flush()
 
 

@@ -91,11 +91,6 @@ def pin(candidates: tuple[Candidate, ...]) -> None:
     _pinned = candidates
 
 
-def pinned() -> tuple[Candidate, ...]:
-    """What `pin` was called with last."""
-    return _pinned
-
-
 def resolution_for(target: Target, problem: Problem) -> Resolution:
     """Which config serves `problem` on `target`: a pinned one, else the records' choice.
 

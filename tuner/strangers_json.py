@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-# A list or an object of three bytes takes some seventy in memory. What people exchange, spaces and
-# records, has one for some fifty bytes.
-MOST_CONTAINERS = 2_000_000
+# A list, an object or a text of three bytes takes some seventy in memory. What people exchange,
+# spaces and records, has a container for some fifty bytes, and an item for some ten.
+MOST_CONTAINERS, MOST_ITEMS = 2_000_000, 6_000_000
 
 
 class TooLargeError(ValueError):
@@ -25,11 +25,13 @@ def loads(text: str | bytes, **hooks: Any) -> Any:
         ValueError, RecursionError: as json.loads.
     """
     if isinstance(text, str):
-        containers = text.count("[") + text.count("{")
+        containers, items = text.count("[") + text.count("{"), text.count(",")
     else:
-        containers = text.count(b"[") + text.count(b"{")
+        containers, items = text.count(b"[") + text.count(b"{"), text.count(b",")
     if containers > MOST_CONTAINERS:
         raise TooLargeError(f"it has more than {MOST_CONTAINERS} lists and objects")
+    if items > MOST_ITEMS:
+        raise TooLargeError(f"it has more than {MOST_ITEMS} items")
     try:
         return json.loads(text, **hooks)
     except MemoryError:

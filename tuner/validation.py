@@ -146,10 +146,10 @@ def refuse_tangents(q: Tensor, k: Tensor, v: Tensor, words: Words = OURS) -> Non
 
 
 def _differentiated_by_func(tensor: Tensor) -> bool:
-    """Whether a transform that differentiates wraps it, maybe within others."""
+    """Whether a transform differentiates by it, maybe within others; they wrap what they do not."""
     wrapped = torch._C._functorch
     while wrapped.is_functorch_wrapped_tensor(tensor):
-        if wrapped.is_gradtrackingtensor(tensor):
+        if wrapped.is_gradtrackingtensor(tensor) and tensor.requires_grad:
             return True
         tensor = wrapped.get_unwrapped(tensor)
     return False

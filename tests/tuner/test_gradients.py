@@ -241,6 +241,22 @@ def test_transforms_of_torch_func_are_refused_in_one_sentence(entry: str, transf
         apply()
 
 
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_what_torch_func_does_not_differentiate_by_us_is_served(entry: str) -> None:
+    q, k, v = (t.detach() for t in draw())
+    forward = getattr(tuner, entry)
+    expected = forward(q, k, v).float().sum()
+
+    def of_others(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return w * forward(x, k, v).float().sum()
+
+    assert torch.func.grad(of_others)(torch.ones(()), q) == pytest.approx(expected.item())
+    held = torch.func.grad(lambda x: x.sum() + forward(x.detach(), k, v).float().sum())(q)
+    assert (held == 1).all()
+    with pytest.raises(NotImplementedError, match=f"^{ENTRIES[entry][2]} is differentiated by"):
+        torch.func.grad(lambda x, y: forward(y, k, x).float().sum())(v, q)
+
+
 @pytest.mark.parametrize("remembered", [False, True])
 @pytest.mark.parametrize("which", range(3))
 @pytest.mark.parametrize("entry", ENTRIES)

@@ -61,6 +61,35 @@ def test_a_pin_within_another_brings_that_back(stand_in: StandIn) -> None:
     assert served()[0] != "pinned"
 
 
+@quiet
+def test_pins_that_are_left_in_another_order_or_entered_again(stand_in: StandIn) -> None:
+    call()
+    first, second = stand_in.loaded[-1][0], other_config()
+
+    def served() -> object:
+        found = tuner.lookup(64, 96, batch=1, heads=2, target=H100)
+        return found.candidate.config if found.source == "pinned" else None
+
+    one, two = tuner.pin(first).__enter__(), tuner.pin(dict(second)).__enter__()
+    assert served() == second
+    one.__exit__(None, None, None)
+    assert served() == second
+    two.__exit__(None, None, None)
+    assert served() is None
+    with one:
+        assert served() == first.config
+        tuner.pin(None)
+        assert served() is None
+    tuner.pin(first)
+    tuner.pin(dict(second))  # in its place
+    assert served() == second
+    with tuner.pin(first):
+        assert served() == first.config
+    assert served() == second
+    tuner.pin(None)
+    assert served() is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "sentence"),
     [

@@ -107,14 +107,13 @@ class Evaluator:
                 culprit = getattr(error, "note", None)
                 if culprit is not None and culprit.isdigit():
                     dropped[left.pop(int(culprit))] = reason
-                    hoping = [candidate for candidate in left if candidate not in seeded]
-                    for candidate in hoping[PLACES:]:
-                        left.remove(candidate)
                 elif culprit is not None and culprit not in absent and culprit != "making inputs":
                     absent[culprit] = reason
                 else:  # not one of them: the device itself fails
                     dropped.update(dict.fromkeys(left, reason))
                     return Race({}, {}, dropped, absent)
+                hoping = [candidate for candidate in left if candidate not in seeded]
+                left = [candidate for candidate in left if candidate not in hoping[PLACES:]]
         measurements = map(wire.measurement_from_json, reply["entrants"])
         return Race(
             entrants={c: m for c, m in zip(left, measurements) if m is not None},

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 _CONNECT_S = 10.0
+_ADDRESS = re.compile(r"\[?([^/\[\]]+?)\]?:(\d{1,5})")
 
 
 def connect(ray: Any, address: str | None) -> None:
@@ -21,16 +22,16 @@ def connect(ray: Any, address: str | None) -> None:
     Raises:
         RuntimeError: it cannot be reached; one sentence.
     """
-    address = address or os.environ.get("RAY_ADDRESS") or None
+    address = (address or os.environ.get("RAY_ADDRESS") or "").strip() or None
     named = address if address not in (None, "auto") else _remembered()
-    where = f"at {named} " if named else ""
+    where = f"at {named or address} " if named or address else ""
     try:
-        if named is not None and (found := re.fullmatch(r"([^:/]+):(\d{1,5})", named)):
+        if named is not None and (found := _ADDRESS.fullmatch(named)):
             socket.create_connection((found[1], int(found[2])), _CONNECT_S).close()
         ray.init(address=address, logging_level="error", log_to_driver=False)
     except (ConnectionError, RuntimeError, ValueError, OverflowError, OSError) as error:
         said = first_line(error)
-        if named != address:
+        if named not in (None, address):
             said = f"{said} ({_memory()} names it; remove that file if the cluster is gone)"
         raise RuntimeError(f"the Ray cluster {where}cannot be reached: {said}") from None
 

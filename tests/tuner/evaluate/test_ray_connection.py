@@ -64,6 +64,25 @@ def test_a_given_address_is_not_that_of_the_memory(
         connect(Ray(), None)
 
 
+@pytest.mark.parametrize("address", ["[::1]:1", "::1:1", "localhost:1", " 127.0.0.1:1\n"])
+def test_every_way_to_write_an_address_is_tried_first(address: str, memory: Path) -> None:
+    ray = Ray()
+    with pytest.raises(RuntimeError, match=r"^the Ray cluster at \S+ cannot be reached: .*$"):
+        connect(ray, address)
+    assert ray.asked == []
+
+
+def test_where_nothing_is_remembered_no_file_is_blamed(memory: Path) -> None:
+    class Alone(Ray):
+        def init(self, address: str | None, **_: Any) -> None:
+            raise ConnectionError(f"nothing runs at {address}")
+
+    with pytest.raises(
+        RuntimeError, match=r"^the Ray cluster at auto cannot be reached: nothing runs at auto$"
+    ):
+        connect(Alone(), "auto")
+
+
 @pytest.mark.parametrize("remembered", ["", "\xff\x00", "no address"])
 def test_a_memory_that_names_nothing_is_left_to_ray(memory: Path, remembered: str) -> None:
     memory.write_bytes(remembered.encode("latin-1"))

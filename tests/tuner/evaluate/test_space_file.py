@@ -327,9 +327,10 @@ def test_damaged_files_are_one_sentence(tmp_path: Path, suffix: str, damage: str
         read_results(path)
 
 
-def test_a_bomb_of_lists_is_not_parsed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("item", "count"), [("[]", 2_000_000), ("1.5", 6_000_000)])
+def test_a_bomb_of_items_is_not_parsed(tmp_path: Path, item: str, count: int) -> None:
     path = tmp_path / "bomb.json.xz"
-    text = '{"schema_version": "1.0.0", "metadata": {}, "results": [' + "[]," * 2_000_000 + "[]]}"
+    text = f'{{"schema_version": "1.0.0", "metadata": {{}}, "results": [{count * (item + ",")}[]]}}'
     path.write_bytes(lzma.compress(text.encode()))
     with pytest.raises(SpaceError, match=r"bomb\.json\.xz is no recorded space: it has more than"):
         read_results(path)
