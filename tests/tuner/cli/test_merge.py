@@ -67,7 +67,8 @@ def test_it_is_commutative_associative_and_idempotent(
         sources.append(database(folder / f"{name}.db", part, some))
     before = [state(source) for source in sources]
     ends = []
-    for number, order in enumerate(permutations(sources)):
+    # Each comes first once; the store's own test has all six orders.
+    for number, order in enumerate(list(permutations(sources))[::2]):
         at_once, in_turn = folder / f"{number}.db", folder / f"{number}-in-turn.db"
         assert tuner("merge", *order, "-o", at_once).status == 0
         for source in (*order, order[0]):

@@ -116,9 +116,9 @@ def test_a_first_slow_launch_condemns_nobody() -> None:
 
 def test_the_best_is_pruned_by_noise_at_most_once_in_a_hundred() -> None:
     pruned = sum(
-        timing.take_samples(Kernel(1.0, 0.05, seed).sample, 1.0).pruned for seed in range(500)
+        timing.take_samples(Kernel(1.0, 0.05, seed).sample, 1.0).pruned for seed in range(200)
     )
-    assert pruned <= 5
+    assert pruned <= 2
 
 
 @pytest.mark.parametrize("count", range(1, 9))
