@@ -39,9 +39,7 @@ def compile_space(
     limit: Annotated[
         int | None,
         typer.Option(
-            metavar="N",
-            parser=options.whole_number,
-            help="Only the first of each template.",
+            metavar="N", parser=options.whole_number, help="Only the first of each template."
         ),
     ] = None,
     as_json: Json = False,

@@ -61,10 +61,10 @@ def print_records(out: Console, title: str, records: Iterable[Record]) -> None:
     their configs, which are too long for a column. A narrow terminal gets fewer columns, but the
     problem and its TFLOP/s in any case."""
     records = list(records)
-    peers = [f"vs {peer}" for peer in _peers(records)]
+    peers = _peers(records)
     dropped: tuple[str, ...] = ()
-    for column in (*_DISPENSABLE, *peers, None):
-        rows = _records_table(title, records, dropped)
+    for column in (*_DISPENSABLE, *(f"vs {peer}" for peer in peers), None):
+        rows = _records_table(title, records, peers, dropped)
         wanted = out.measure(rows, options=out.options.update(width=1000)).maximum
         if wanted <= out.width or column is None:
             break
@@ -77,8 +77,9 @@ def print_records(out: Console, title: str, records: Iterable[Record]) -> None:
         print_line(out, f" {record.problem!s:<{width}}  {record.candidate}")
 
 
-def _records_table(title: str, records: Sequence[Record], dropped: Sequence[str]) -> Table:
-    peers = _peers(records)
+def _records_table(
+    title: str, records: Sequence[Record], peers: Sequence[str], dropped: Sequence[str]
+) -> Table:
     columns = [
         "problem",
         *("TFLOP/s", "ms", "spread", "vs default"),
