@@ -48,9 +48,6 @@ _LOOK_S = 1.0
 # Ray's own number of further tries of a compilation whose process or host is lost.
 _RETRIES = 3
 
-# Seconds for the head of a cluster to take a connection.
-_CONNECT_S = 10.0
-
 _Key = tuple[Candidate, Specialization, int]
 
 

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-_CONNECT_S = 10.0
+_CONNECT_S = 10.0  # for the head of a cluster to take a connection
 _ADDRESS = re.compile(r"\[?([^/\[\]]+?)\]?:(\d{1,5})")
 
 

@@ -252,10 +252,12 @@ def _reading_mode(path: Path) -> str:
     # To read a WAL file SQLite needs its shared index beside it. Where none can be created, and no
     # log is left to read, nobody writes, and the file can be read as it is.
     log = _log(path)
+    if _stat(log) is not None:
+        return "mode=ro"
     barred = not os.access(log.parent, os.W_OK) or (
         _stat(_index(log)) is None and not _has_room(log.parent)
     )
-    return "mode=ro&immutable=1" if barred and _stat(log) is None else "mode=ro"
+    return "mode=ro&immutable=1" if barred else "mode=ro"
 
 
 def _has_room(folder: Path) -> bool:
