@@ -29,7 +29,7 @@ class Run:
     candidate: Candidate | None = None  # where its kernel is ours
     believed_ms: float | None = None  # by its own measurement
     tflops: float | None = None  # in the race of all winners
-    regret: float | None = None  # its ms in that race over the fastest's
+    regret: float | None = None  # its cycles in that race (ms, if none were counted) by the best's
     tied: tuple[str, ...] = ()  # whom that race could not tell from it
     beside: Candidate | None = None  # one of ours, in whose rounds a kernel that is not was timed
     times: float | None = None  # its ms over that one's
@@ -80,14 +80,14 @@ def raced(runs: Sequence[Run], race: Race) -> None:
     1 ± 0.001 in 100 rounds, by the least of their medians to 1.002; by 3 %, to 1 ± 0.0035, and to
     1.006.
     """
-    samples = {candidate: m.samples_ms for candidate, m in race.entrants.items()}
+    samples = {candidate: race.compared(candidate) for candidate in race.entrants}
     if not samples:
         return
     turn = cycle(len(race.entrants) + len(race.peers))  # in parts of which not all are alike
 
     def half(candidate: Candidate, which: int) -> list[float]:
         rounds = enumerate(samples[candidate])
-        return [ms for index, ms in rounds if index // turn % 2 == which]
+        return [each for index, each in rounds if index // turn % 2 == which]
 
     if len(next(iter(samples.values()))) < 2 * turn:
         turn = 1

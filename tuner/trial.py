@@ -34,6 +34,9 @@ class Outcome(str, Enum):
         return self in (Outcome.OK, Outcome.PRUNED)
 
 
+MIDDLING_KHZ = 1.5e6  # a clock of a Hopper GPU at its power cap
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A config of a template: what a trial tries."""
@@ -56,6 +59,13 @@ class Measurement:
     max_diff: float  # largest |out − fp32 reference| over all inputs of the gate
     sm_clock_mhz: int | None = None  # median under load, where NVML answers
     power_w: int | None = None
+    cycles: float | None = None  # of a multiprocessor, a launch: the median, where counted
+
+    @property
+    def effort(self) -> float:
+        """What candidates are compared by: cycles, which the clock that a power cap leaves does not
+        move; those of the time at a middling clock, where none were counted."""
+        return self.median_ms * MIDDLING_KHZ if self.cycles is None else self.cycles
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from kernels.attention.problem import HEADLINE, Problem
 from tuner import bench as bench_module
 from tuner.bench import bench
 from tuner.evaluate.sensor import Sensor
+from tuner.evaluate.stopwatch import Stopwatch
 from tuner.evaluate.timing import cycle
 from tuner.target import Hardware, Target
 
@@ -23,7 +24,7 @@ SMALL = Problem(headdim=64, seqlen=64, causal=True, dtype="fp16", batch=1, heads
 TARGET = Target(Hardware(90, 132, 79, 700), "Fake H100", "3.6.0", "2.11.0", "580.0")
 
 
-class WallStopwatch:
+class WallStopwatch(Stopwatch):
     """Times on the CPU."""
 
     sensor = Sensor(None)

@@ -58,12 +58,13 @@ class Race:
     absent: Mapping[str, str] = field(default_factory=dict)
     # what held the clocks down, besides the power cap
     throttles: tuple[str, ...] = ()
-    # ms per round of these and of the rounds that entrants went on with alone, the same ones for
-    # all; fewer of those that were beaten before; empty if nobody went on
+    # what entrants are compared by, cycles or ms of a launch, per round: of these and of the rounds
+    # that they went on with alone, the same ones for all; fewer of those that were beaten before;
+    # empty where it is the ms of the rounds with the peers
     deciding: Mapping[Candidate, tuple[float, ...]] = field(default_factory=dict)
 
-    def samples_ms(self, candidate: Candidate) -> tuple[float, ...]:
-        """Of all rounds that an entrant ran in."""
+    def compared(self, candidate: Candidate) -> tuple[float, ...]:
+        """What an entrant is compared by, of all rounds that it ran in."""
         return self.deciding.get(candidate, self.entrants[candidate].samples_ms)
 
 

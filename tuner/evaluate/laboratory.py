@@ -17,8 +17,8 @@ from tuner.evaluate.executor import Evaluation, Race
 from tuner.evaluate.failure import describe
 from tuner.evaluate.gate import Gate
 from tuner.evaluate.inputs import Inputs
-from tuner.evaluate.rounds import Lane, decide, heat, interleave
-from tuner.evaluate.stopwatch import Launch, Stopwatch
+from tuner.evaluate.rounds import Lane, compared, decide, heat, interleave
+from tuner.evaluate.stopwatch import Launch, Sample, Stopwatch
 from tuner.evaluate.timing import spread, take_samples
 from tuner.trial import Candidate, Measurement, Outcome
 
@@ -60,6 +60,7 @@ class Laboratory:
         """
         began = time.perf_counter()
         timed = 0.0
+        samples: list[Sample] = []
 
         def ended(outcome: Outcome, reason: str, result: Measurement | None = None) -> Evaluation:
             seconds = time.perf_counter() - began
@@ -70,7 +71,8 @@ class Laboratory:
             note("timing")
             start = time.perf_counter()
             try:
-                return self._stopwatch(partial(launch, gate.own), launches)
+                samples.append(self._stopwatch.sample(partial(launch, gate.own), launches))
+                return samples[-1].ms
             finally:
                 self._busy_until = time.perf_counter()
                 timed += self._busy_until - start
@@ -96,7 +98,8 @@ class Laboratory:
         if last.wrong:
             return ended(Outcome.WRONG, f"after many launches: {last.wrong}")
         clock, power = self._stopwatch.sensor.take()
-        measurement = _measurement(problem, timing.samples_ms, verdict.max_diff, clock, power)
+        counted = samples[-len(timing.samples_ms) :]  # what came before was to warm up
+        measurement = _measurement(problem, counted, verdict.max_diff, clock, power)
         if timing.pruned and best_ms is not None:
             ratio = min(timing.samples_ms) / best_ms
             return ended(Outcome.PRUNED, f"{ratio:.2f} times the best so far", measurement)
@@ -168,7 +171,7 @@ class Laboratory:
         try:
             interleave([*ours.values(), *theirs.values()], rounds, self._stopwatch, note)
             clock, power = self._stopwatch.sensor.take()
-            beside_peers = {c: tuple(lane.samples_ms) for c, lane in ours.items()}
+            beside_peers = {c: tuple(lane.samples) for c, lane in ours.items()}
             decide(list(ours.values()), self._stopwatch, note, decide_s)
             self._busy_until = time.perf_counter()
         except Exception as error:
@@ -179,7 +182,7 @@ class Laboratory:
                 candidate: _measurement(problem, samples, differences[candidate], clock, power)
                 for candidate, samples in beside_peers.items()
             },
-            deciding={candidate: tuple(lane.samples_ms) for candidate, lane in ours.items()},
+            deciding=dict(zip(ours, map(tuple, compared(list(ours.values()))))),
             peers={name: tuple(lane.samples_ms) for name, lane in theirs.items()},
             dropped=dropped,
             absent=absent,
@@ -228,18 +231,21 @@ class Laboratory:
 
 def _measurement(
     problem: Problem,
-    samples_ms: Sequence[float],
+    samples: Sequence[Sample],
     max_diff: float,
     clock: int | None,
     power: int | None,
 ) -> Measurement:
+    samples_ms = tuple(sample.ms for sample in samples)
+    cycles = [sample.cycles for sample in samples if sample.cycles is not None]
     median_ms = median(samples_ms)
     return Measurement(
         median_ms=median_ms,
         spread=spread(samples_ms),
-        samples_ms=tuple(samples_ms),
+        samples_ms=samples_ms,
         tflops=problem.tflops(median_ms),
         max_diff=max_diff,
         sm_clock_mhz=clock,
         power_w=power,
+        cycles=median(cycles) if len(cycles) == len(samples) else None,
     )

@@ -155,7 +155,7 @@ class ReplayExecutor(Executor):
         hopefuls: Sequence[Candidate] = (),
     ) -> Future[Race]:
         """The recorded samples drawn anew, with replacement: `rounds` of every entrant and peer. By
-        what is recorded the heat went as their trials did."""
+        what is recorded the heat went as their trials did; and where their cycles are, the race."""
         raced, dropped = {}, {}
         others = [candidate for candidate in hopefuls if candidate not in entrants]
         for candidate in dict.fromkeys([*entrants, *self._fastest(problem, others)]):
@@ -180,19 +180,21 @@ class ReplayExecutor(Executor):
             for space in self._spaces.get(problem, {}).values()
             for name, samples in space.header.peers.items()
         }
-        return _done(Race(raced, peers, dropped))
+        counted = {c: (m.cycles,) for c, m in raced.items() if m.cycles is not None}
+        deciding = counted if len(counted) == len(raced) else {}
+        return _done(Race(raced, peers, dropped, deciding=deciding))
 
     def close(self) -> None:
         pass
 
     def _fastest(self, problem: Problem, hopefuls: Sequence[Candidate]) -> list[Candidate]:
-        def median_ms(candidate: Candidate) -> float:
+        def effort(candidate: Candidate) -> float:
             trial = self._trial(problem, candidate)
             if trial is None or trial.measurement is None:
                 return math.inf
-            return trial.measurement.median_ms
+            return trial.measurement.effort
 
-        return sorted(hopefuls, key=median_ms)[:PLACES]
+        return sorted(hopefuls, key=effort)[:PLACES]
 
     def _trial(self, problem: Problem, candidate: Candidate) -> Trial | None:
         space = self._spaces.get(problem, {}).get(candidate.template)

@@ -1,5 +1,6 @@
 """Interleaved rounds: every lane is sampled once per round, so that drift and power capping hit all
-alike. What is compared is what happened within a round."""
+alike. What is compared is what happened within a round, by its cycles where they are counted (see
+`cycles`), else by its time."""
 
 from __future__ import annotations
 
@@ -7,10 +8,11 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from statistics import median
 
 from tuner.evaluate import paired
-from tuner.evaluate.stopwatch import Launch, Stopwatch
+from tuner.evaluate.stopwatch import Launch, Sample, Stopwatch
 from tuner.evaluate.timing import (
     DECIDE_S,
     HEAT_ROUNDS,
@@ -45,13 +47,28 @@ class Lane:
     name: str
     launch: Launch
     launches: int = 0  # per sample
-    samples_ms: list[float] = field(default_factory=list)  # per launch, one per round
+    samples: list[Sample] = field(default_factory=list)  # one per round
+
+    @property
+    def samples_ms(self) -> list[float]:
+        """ms per launch, by round."""
+        return [sample.ms for sample in self.samples]
 
     def prepare(self, stopwatch: Stopwatch) -> None:
         """Launch a few times and choose how many launches make a sample. May raise whatever the
         launch raises."""
         launch_ms = min(stopwatch(self.launch, 1) for _ in range(3))
         self.launches = launches_per_sample(launch_ms, SAMPLE_MS)
+
+
+def compared(lanes: Sequence[Lane]) -> list[list[float]]:
+    """What `lanes` are compared by, per round: the cycles of a launch, or its ms unless those of
+    all were counted."""
+    cycles = [[sample.cycles for sample in lane.samples] for lane in lanes]
+    counted = [[each for each in of if each is not None] for of in cycles]
+    if [len(of) for of in counted] == [len(of) for of in cycles]:
+        return counted
+    return [lane.samples_ms for lane in lanes]
 
 
 def interleave(
@@ -86,7 +103,7 @@ def interleave(
     slow = [ms > FAR_SLOWER * min(launch_ms) for ms in launch_ms]
     sensor = stopwatch.sensor
     sensor.take()  # forget what was read during the warm-up
-    before = len(lanes[0].samples_ms)
+    before = len(lanes[0].samples)
     turn = cycle(len(lanes))
     rounds = -(-rounds // turn) * turn
     last = len(lanes) - 1
@@ -103,8 +120,8 @@ def interleave(
             announce(lane.name)
             if slow[last] and not slow[position]:
                 stopwatch(lane.launch, max(1, round(SETTLE_MS / launch_ms[position])))
-            ms = stopwatch(lane.launch, lane.launches)
-            lane.samples_ms[before + index : before + index + 1] = [ms]
+            taken = stopwatch.sample(lane.launch, lane.launches)
+            lane.samples[before + index : before + index + 1] = [taken]
             last = position
         return sensor.clock_since(first)
 
@@ -132,13 +149,12 @@ def heat(
         running = [short for short, _ in left]
         interleave(running, HEAT_ROUNDS, stopwatch, announce, warm_up_ms, HEAT_SAMPLE_MS)
         warm_up_ms = 0.0
+        rounds = compared(running)
         # By what the round took the others: rounds are not all at one clock.
-        middles = [median(ms) for ms in zip(*(lane.samples_ms for lane in running))]
-
-        def relative(entry: tuple[Lane, Lane], middles: Sequence[float] = middles) -> float:
-            return median([ms / middle for ms, middle in zip(entry[0].samples_ms, middles)])
-
-        left = sorted(left, key=relative)[: max(places, len(left) // 2)]
+        middles = [median(each) for each in zip(*rounds)]
+        relative = [median(own / middle for own, middle in zip(of, middles)) for of in rounds]
+        order = sorted(range(len(left)), key=relative.__getitem__)
+        left = [left[place] for place in order[: max(places, len(left) // 2)]]
     return [lane for _, lane in left]
 
 
@@ -165,9 +181,11 @@ def decide(
     end = clock() + seconds
     left = list(lanes)
     while left:
-        fastest = min(left, key=lambda lane: median(lane.samples_ms)).samples_ms
-        left = [lane for lane in left if not paired.slower(lane.samples_ms, fastest)]
-        if clock() >= end or paired.settled([lane.samples_ms for lane in left]):
+        rounds = compared(left)
+        fastest = min(rounds, key=median)
+        stays = [not paired.slower(own, fastest) for own in rounds]
+        left = list(compress(left, stays))
+        if clock() >= end or paired.settled(list(compress(rounds, stays))):
             return
         interleave(left, _AT_ONCE, stopwatch, announce, warm_up_ms=0)
 

@@ -115,6 +115,7 @@ class RecordedSpace:
                 max_diff=values.get("max_diff", math.nan),
                 sm_clock_mhz=_whole(values.get("sm_clock")),
                 power_w=_whole(values.get("power")),
+                cycles=positive(values["cycles"]) if "cycles" in values else None,
             )
         return Trial(
             problem=header.problem,
@@ -303,6 +304,7 @@ def _result(trial: Trial) -> dict[str, Any]:
             ("max_diff", _short(measured.max_diff), ""),
             ("sm_clock", measured.sm_clock_mhz, "MHz"),
             ("power", measured.power_w, "W"),
+            ("cycles", measured.cycles and round(measured.cycles), ""),
         ]
     if resources is not None:
         values += [

@@ -339,7 +339,7 @@ class Exploration:
 
     def _rank(self, trial: Trial) -> tuple[float, int]:
         assert trial.measurement is not None
-        return trial.measurement.median_ms, self.candidates.rank(trial.candidate)
+        return trial.measurement.effort, self.candidates.rank(trial.candidate)
 
     def _time_left(self, budget: Budget, problems: int) -> float:
         """Waiting for what must be tried is nobody's share; that begins once it has ended."""

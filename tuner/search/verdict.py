@@ -103,7 +103,7 @@ def _near(ranking: Sequence[Trial]) -> Iterator[Candidate]:
     """Those that may be the fastest, by single timings, the fastest first; but as many as there are
     places at least, lest one figure that is far too good leave no other."""
     for place, trial in enumerate(ranking):
-        if place < PLACES or _ms(trial) <= SLOWER * _ms(ranking[0]):
+        if place < PLACES or _effort(trial) <= SLOWER * _effort(ranking[0]):
             yield trial.candidate
 
 
@@ -120,6 +120,11 @@ def _heat_s(hopefuls: Sequence[Trial]) -> float:
 def _ms(trial: Trial) -> float:
     assert trial.measurement is not None
     return trial.measurement.median_ms
+
+
+def _effort(trial: Trial) -> float:
+    assert trial.measurement is not None
+    return trial.measurement.effort
 
 
 def _course(rounds: int, seconds: float) -> tuple[int, float]:
@@ -168,8 +173,8 @@ def _record(
     exploration: Exploration, race: Race, default: Candidate | None, incumbent: Record | None
 ) -> Record:
     executor, problem = exploration.executor, exploration.problem
-    samples_ms = {candidate: race.samples_ms(candidate) for candidate in race.entrants}
-    verdict = finals.decide(samples_ms, default, exploration.candidates.rank)
+    samples = {candidate: race.compared(candidate) for candidate in race.entrants}
+    verdict = finals.decide(samples, default, exploration.candidates.rank)
     winner = verdict.winner
     trial = exploration.trials[winner].measurement
     measurement = race.entrants[winner]

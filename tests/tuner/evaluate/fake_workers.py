@@ -176,8 +176,10 @@ class WallStopwatch:
             launch()
         return max(1e-4, (time.perf_counter() - start) * 1e3 / min(launches, 3))
 
-    def each(self, launch: Any, launches: int) -> list[float]:
-        return [self(launch, 1) for _ in range(launches)]
+    def sample(self, launch: Any, launches: int) -> Any:
+        from tuner.evaluate.stopwatch import Sample
+
+        return Sample(self(launch, launches))
 
 
 def laboratory() -> Any:

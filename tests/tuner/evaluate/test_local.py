@@ -117,7 +117,7 @@ def test_the_fastest_of_a_race_go_on_alone(executor: LocalExecutor) -> None:
         race = executor.race(PROBLEM, [RIGHT, like, SLOW], 4).result(60)
         common = {who: measured.samples_ms for who, measured in race.entrants.items()}
         assert {len(samples) for samples in common.values()} == {len(race.peers["fa2"])} == {4}
-        all_of = {who: race.samples_ms(who) for who in common}
+        all_of = {who: race.compared(who) for who in common}
         assert all(all_of[who][:4] == samples for who, samples in common.items())
         assert len(all_of[SLOW]) == 4  # beaten at once
         if max(map(len, all_of.values())) > 4:

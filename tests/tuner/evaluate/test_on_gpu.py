@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,8 @@ pytestmark = [
 ]
 
 PROBLEM = Problem.on_grid(64, 4096, True)
+# Of an evaluation. Where tests run side by side, as those of time do not, they share the card.
+DEADLINE_S = 20.0 if os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1") == "1" else 60.0
 
 
 def default(name: str, problem: Problem, executor: LocalExecutor) -> Candidate:
@@ -49,7 +52,9 @@ def faulty(kind: str) -> Candidate:
 
 @pytest.fixture(scope="module")
 def executor() -> Iterator[LocalExecutor]:
-    with LocalExecutor(evaluate_deadline_s=20.0, gpu_factory="fake_workers:faulty_gpu") as executor:
+    with LocalExecutor(
+        evaluate_deadline_s=DEADLINE_S, gpu_factory="fake_workers:faulty_gpu"
+    ) as executor:
         yield executor
 
 
@@ -120,13 +125,13 @@ def test_the_same_config_first_and_last_agrees_within_2_percent(
     executor: LocalExecutor, name: str
 ) -> None:
     candidate = default(name, PROBLEM, executor)
-    executor.evaluate(PROBLEM, candidate, None).result(120)  # the card leaves idle
-    medians = []
+    efforts = []
     for _ in range(15):
         evaluation = executor.evaluate(PROBLEM, candidate, None).result(120)
         assert evaluation.measurement is not None
-        medians.append(evaluation.measurement.median_ms)
-    assert medians[-1] == pytest.approx(medians[0], rel=0.02)
+        assert evaluation.measurement.cycles
+        efforts.append(evaluation.measurement.effort)
+    assert efforts == pytest.approx([efforts[0]] * 15, rel=0.02)
 
 
 @pytest.mark.timing
@@ -196,7 +201,7 @@ def test_failures_are_outcomes_and_the_next_candidate_is_fine(
     evaluation = executor.evaluate(PROBLEM, faulty(kind), None).result(120)
     assert evaluation.outcome is outcome, evaluation.reason
     assert evaluation.reason
-    assert time.monotonic() - start < 20 + 5
+    assert time.monotonic() - start < DEADLINE_S + 5
     all_are_fine()
 
 
@@ -253,7 +258,7 @@ def test_a_race_with_the_peers(executor: LocalExecutor) -> None:
     for entrant in entrants:
         common = race.entrants[entrant].samples_ms
         assert len(common) in rounds.values()
-        assert race.samples_ms(entrant)[: len(common)] == common
+        assert len(race.compared(entrant)) >= len(common)
 
 
 def test_a_race_goes_on_without_who_crashes(executor: LocalExecutor) -> None:
@@ -280,6 +285,8 @@ def test_the_stopwatch_knows_how_long_a_known_launch_takes() -> None:
         mean = stopwatch(sleep, 20)
         assert 0.8 < mean < 2.5  # 2 million cycles at 0.8 to 2.5 GHz
         assert sum(stopwatch.each(sleep, 20)) / 20 == pytest.approx(mean, rel=0.2)
+        cycles = stopwatch.sample(sleep, 20).cycles
+        assert cycles is None if cold else cycles == pytest.approx(2e6, rel=0.01)
 
 
 def test_every_gpu_of_the_machine_evaluates() -> None:

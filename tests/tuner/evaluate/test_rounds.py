@@ -6,15 +6,16 @@ import random
 from collections.abc import Callable, Sequence
 
 from tuner.evaluate import paired
-from tuner.evaluate.rounds import DECIDE_S, Lane, decide, heat, interleave, oddest
+from tuner.evaluate.rounds import DECIDE_S, Lane, compared, decide, heat, interleave, oddest
 from tuner.evaluate.sensor import Sensor
+from tuner.evaluate.stopwatch import Sample, Stopwatch
 
 
 def test_rounds_are_interleaved() -> None:
     ran: list[str] = []
     lanes = [Lane(name, lambda name=name: ran.append(name)) for name in ("a", "b", "c")]  # type: ignore[misc]
 
-    class Stopwatch:
+    class Timer(Stopwatch):
         sensor = Sensor(None)
 
         def __call__(self, launch: Callable[[], object], launches: int) -> float:
@@ -23,19 +24,19 @@ def test_rounds_are_interleaved() -> None:
 
     announced: list[str] = []
     for lane in lanes:
-        lane.prepare(Stopwatch())
+        lane.prepare(Timer())
     ran.clear()
-    interleave(lanes, 3, Stopwatch(), announced.append)
+    interleave(lanes, 3, Timer(), announced.append)
     # A warm-up comes first. Three lanes are alike after four rounds.
     assert ran == announced == [*"abc", *"acb", *"bac", *"cab", *"bca"]
     assert all(lane.samples_ms == [15.0] * 4 for lane in lanes)
-    interleave([], 3, Stopwatch())
+    interleave([], 3, Timer())
 
 
 def test_after_a_far_slower_lane_the_next_one_runs_unmeasured_first() -> None:
     runs: list[tuple[str, int]] = []
 
-    class Stopwatch:
+    class Timer(Stopwatch):
         sensor = Sensor(None)
 
         def __call__(self, launch: Callable[[], object], launches: int) -> float:
@@ -45,7 +46,7 @@ def test_after_a_far_slower_lane_the_next_one_runs_unmeasured_first() -> None:
 
     names = ("quick", "like it", "slow")
     lanes = [Lane(name, lambda name=name: name, 7) for name in names]  # type: ignore[misc]
-    interleave(lanes, 4, Stopwatch())
+    interleave(lanes, 4, Timer())
     del runs[:3]  # the warm-up
     settling = {"quick": 60, "like it": 40}  # launches that last 60 ms
     follows = [(runs[i - 1][0], *runs[i]) for i in range(1, len(runs))]
@@ -57,7 +58,7 @@ def test_after_a_far_slower_lane_the_next_one_runs_unmeasured_first() -> None:
     assert [len(lane.samples_ms) for lane in lanes] == [4] * 3
 
 
-class Powered:
+class Powered(Stopwatch):
     """Launches take what they say, and the more the lower the clock is: each lasts for a while."""
 
     sensor = Sensor(None)
@@ -84,7 +85,7 @@ def test_a_heat_leaves_the_fastest_whatever_the_clock_and_the_noise() -> None:
         through = heat(lanes, Powered(0.03), places=4)
         assert len(through) == 4
         assert {"1.0", "1.02"} <= {lane.name for lane in through}  # of 1 to 1.3
-        assert all(lane.samples_ms == [] and lane.launches == 3 for lane in lanes)
+        assert all(lane.samples == [] and lane.launches == 3 for lane in lanes)
 
 
 def test_in_a_heat_the_slower_half_leaves_and_samples_are_short() -> None:
@@ -126,7 +127,7 @@ class Clocked(Sensor):
 
 
 def test_a_round_at_an_odd_clock_is_taken_again() -> None:
-    class Stopwatch:
+    class Timer(Stopwatch):
         # Two lanes: a warm-up, six rounds of which the third is odd, and that once more.
         sensor = Clocked([1, 1, *[1500, 1510] * 2, 900, 905, *[1490, 1500] * 3, 1500, 1500])
         calls = 0
@@ -137,7 +138,7 @@ def test_a_round_at_an_odd_clock_is_taken_again() -> None:
             return 100.0 + self.calls
 
     lanes = [Lane(name, lambda: None, 1) for name in "ab"]
-    stopwatch = Stopwatch()
+    stopwatch = Timer()
     interleave(lanes, 5, stopwatch)
     assert stopwatch.calls == 2 + 2 * 6 + 2
     assert [len(lane.samples_ms) for lane in lanes] == [6, 6]
@@ -145,7 +146,7 @@ def test_a_round_at_an_odd_clock_is_taken_again() -> None:
 
 
 def test_a_clock_that_stays_odd_does_not_hold_up_a_race() -> None:
-    class Stopwatch:
+    class Timer(Stopwatch):
         sensor = Clocked([1, *[1500, 900] * 50])
 
         def __call__(self, launch: Callable[[], object], launches: int) -> float:
@@ -153,11 +154,11 @@ def test_a_clock_that_stays_odd_does_not_hold_up_a_race() -> None:
             return 1.0
 
     (lane,) = lanes = [Lane("a", lambda: None, 1)]
-    interleave(lanes, 6, Stopwatch())
+    interleave(lanes, 6, Timer())
     assert len(lane.samples_ms) == 6
 
 
-class Racetrack:
+class Racetrack(Stopwatch):
     """Times lanes that take what their launch says, give or take, and counts the seconds."""
 
     sensor = Sensor(None)
@@ -201,7 +202,7 @@ def test_those_that_are_alike_are_raced_for_some_seconds_only() -> None:
 def test_cycles_have_other_neighbours_also_when_some_go_on() -> None:
     ran: list[str] = []
 
-    class Stopwatch:
+    class Timer(Stopwatch):
         sensor = Sensor(None)
 
         def __call__(self, launch: Callable[[], object], launches: int) -> float:
@@ -209,11 +210,11 @@ def test_cycles_have_other_neighbours_also_when_some_go_on() -> None:
             return 15.0
 
     lanes = [Lane(name, lambda name=name: ran.append(name), 1) for name in "abcdef"]  # type: ignore[misc]
-    interleave(lanes, 6, Stopwatch())
+    interleave(lanes, 6, Timer())
     cycles = set()
     for _ in range(8):
         ran.clear()
-        interleave(lanes, 6, Stopwatch(), warm_up_ms=0)
+        interleave(lanes, 6, Timer(), warm_up_ms=0)
         assert len(ran) == 36  # none of them to warm up
         cycles.add("".join(ran))
     assert len(cycles) > 4
@@ -232,3 +233,34 @@ def test_unknown_clocks_are_not_odd() -> None:
     assert oddest([None, None]) is None
     assert oddest([1500.0, None, 1480.0]) is None
     assert oddest([1500.0, 1500.0, 1400.0]) == 2
+
+
+class Capped(Racetrack):
+    """A card whose clock goes up and down, which moves its times but not its cycles."""
+
+    def sample(self, launch: Callable[[], object], launches: int) -> Sample:
+        clock = 1500 * (1 + self._random.gauss(0, 0.03))
+        cycles = float(str(launch())) * 1.5e6 * (1 + self._random.gauss(0, 0.003))
+        self.seconds += launches * cycles / clock / 1e6
+        return Sample(cycles / clock / 1e3, cycles)
+
+
+def test_by_cycles_a_heat_and_few_rounds_tell_what_times_do_not() -> None:
+    track = Capped(noise=0.03)
+    times = [1.0, 1.01, *(1.02 + place / 200 for place in range(14))]
+    assert [lane.name for lane in heat(track.lanes(*times), track, places=2)] == ["1.0", "1.01"]
+    lanes = track.lanes(1.0, 1.01, 1.01)
+    interleave(lanes, 24, track)
+    began = track.seconds
+    decide(lanes, track, clock=lambda: track.seconds)
+    assert track.seconds == began  # there was nothing left to decide
+    first, second, third = compared(lanes)
+    assert paired.slower(second, first)
+    assert not paired.slower(second, third)
+
+
+def test_one_sample_without_cycles_is_enough_to_compare_all_by_time() -> None:
+    lanes = [Lane(name, lambda: None, 1, [Sample(2.0, 3e6), Sample(1.0, 1e6)]) for name in "ab"]
+    assert compared(lanes) == [[3e6, 1e6], [3e6, 1e6]]
+    lanes[1].samples[1] = Sample(1.5)
+    assert compared(lanes) == [[2.0, 1.0], [2.0, 1.5]]
