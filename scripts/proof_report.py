@@ -29,7 +29,7 @@ class Run:
     candidate: Candidate | None = None  # where its kernel is ours
     believed_ms: float | None = None  # by its own measurement
     tflops: float | None = None  # in the race of all winners
-    regret: float | None = None  # its cycles in that race (ms, if none were counted) by the best's
+    regret: float | None = None  # its steady ms in that race over the best's
     tied: tuple[str, ...] = ()  # whom that race could not tell from it
     beside: Candidate | None = None  # one of ours, in whose rounds a kernel that is not was timed
     times: float | None = None  # its ms over that one's

@@ -64,7 +64,7 @@ Row = dict[str, Any]
 
 def fastest(space: RecordedSpace, count: int = BEST_OF_SPACE) -> list[Candidate]:
     right = [trial for trial in space.trials.values() if trial.measurement]
-    right.sort(key=lambda trial: trial.measurement.effort if trial.measurement else 0.0)
+    right.sort(key=lambda trial: trial.measurement.steady_ms if trial.measurement else 0.0)
     return [trial.candidate for trial in right[:count]]
 
 

@@ -42,7 +42,7 @@ class Case:
     @property
     def landscape(self) -> Landscape:
         values = [
-            t.measurement.effort if t.measurement and t.outcome.timed
+            t.measurement.steady_ms if t.measurement and t.outcome.timed
             else np.nan
             for t in self.trials
         ]  # fmt: skip

@@ -5,10 +5,12 @@
         docs/samplers-published.json
 
 Every sampler goes through the very proposals of `tuner search`, with many seeds, and is told the
-recorded medians. It starts cold, from the templates' defaults, or from those, the winners of
-neighbouring problems and what the surrogate learned in 60 trials of the nearest seqlen. It is told
-of each evaluation before it proposes the next, and the default sampler also of eight and of sixteen
-at once: a search has eight proposals under way at first, and later as many as there are cores.
+recorded medians. It starts cold, from the templates' defaults (the default sampler also from what
+is beside them, as a search does that knows of no other problem), or from the defaults, the winners
+of neighbouring problems and what the surrogate learned in 60 trials of the nearest seqlen. It is
+told of each evaluation before it proposes the next, and the default sampler also of eight and of
+sixteen at once: a search has eight proposals under way at first, and later as many as there are
+cores.
 
 draw_samplers.py draws and tabulates what is written. A run ends when it has found the optimum: the
 rest of its curve is known.
@@ -37,6 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
 from tuner.moments import now
 from tuner.search import samplers
+from tuner.search.exploration import around
 from tuner.search.neighbours import expected
 from tuner.search.proposals import Proposals
 from tuner.search.score import Runs
@@ -53,6 +56,7 @@ else:
     from scores import BUDGETS, STARTS, checked
 
 OURS = Path(__file__).resolve().parent.parent / "tuner" / "spaces"
+TRIALS = 60  # of a search
 AHEAD = (8, 16)  # proposals under way at once: a search's _LEAST_AHEAD, and those of 16 cores
 
 
@@ -161,11 +165,16 @@ def batches(sampler: str, asked: int | None) -> tuple[int, ...]:
     return (1, *AHEAD) if sampler == samplers.DEFAULT else (1,)
 
 
+def beginning(case: Case) -> list[Candidate]:
+    """What the default search tries first where it knows of no neighbour."""
+    return [*case.defaults, *around(case.defaults, case.space.candidates, TRIALS)]
+
+
 def learned(case: Case, near: Case, task: Task, seed: int) -> Any:
     """The prior that a search of `near` leaves for `case`."""
     index = {trial.candidate: number for number, trial in enumerate(near.trials)}
-    proposals = Proposals(near.space, "surrogate", seed + 1000, seeds=near.defaults)
-    once = replace(task, evaluations=60, batch=1)
+    proposals = Proposals(near.space, "surrogate", seed + 1000, seeds=beginning(near))
+    once = replace(task, evaluations=TRIALS, batch=1)
     tried = [near.trials[number] for number in replayed(proposals, near, index, once, False)]
     return expected([t for t in tried if t.candidate in case.space.candidates], case.space)
 
@@ -175,7 +184,8 @@ def run(task: Task) -> Result:
     case = known[task.case]
     seeds: list[Candidate] = []
     if task.start != "cold":
-        seeds += case.defaults
+        beside = task.start == "default" and task.sampler == "surrogate"
+        seeds += beginning(case) if beside else case.defaults
     if task.start == "neighbours":
         seeds += neighbours(case, known.values())
     index = {trial.candidate: number for number, trial in enumerate(case.trials)}

@@ -22,7 +22,6 @@ import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention.config import Config, Value
 from tuner.evaluate.space_file import RecordedSpace, read_space
 from tuner.evaluate.t4 import SpaceError
-from tuner.trial import MIDDLING_KHZ
 
 if TYPE_CHECKING:
     from scripts import refusals
@@ -55,7 +54,7 @@ def effects(space: RecordedSpace) -> list[str]:
     """
     header = space.header
     rates = {
-        config: header.problem.tflops(trial.measurement.effort / MIDDLING_KHZ)
+        config: header.problem.tflops(trial.measurement.steady_ms)
         for config, trial in space.trials.items()
         if trial.measurement is not None
     }

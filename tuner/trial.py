@@ -34,9 +34,6 @@ class Outcome(str, Enum):
         return self in (Outcome.OK, Outcome.PRUNED)
 
 
-MIDDLING_KHZ = 1.5e6  # a clock of a Hopper GPU at its power cap
-
-
 @dataclass(frozen=True)
 class Candidate:
     """A config of a template: what a trial tries."""
@@ -62,10 +59,15 @@ class Measurement:
     cycles: float | None = None  # of a multiprocessor, a launch: the median, where counted
 
     @property
-    def effort(self) -> float:
-        """What candidates are compared by: cycles, which the clock that a power cap leaves does not
-        move; those of the time at a middling clock, where none were counted."""
-        return self.median_ms * MIDDLING_KHZ if self.cycles is None else self.cycles
+    def steady_ms(self) -> float:
+        """What candidates are compared by, see `steady_ms`."""
+        return steady_ms(self.median_ms, self.cycles)
+
+
+def steady_ms(ms: float, cycles: float | None) -> float:
+    """What `cycles` take at 1.5 GHz, a middling clock of a Hopper GPU at its power cap: `ms` moves
+    with the clock that the cap leaves. Where no cycles were counted, `ms` it is."""
+    return ms if cycles is None else cycles / 1.5e6
 
 
 @dataclass(frozen=True)

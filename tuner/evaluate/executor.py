@@ -58,13 +58,13 @@ class Race:
     absent: Mapping[str, str] = field(default_factory=dict)
     # what held the clocks down, besides the power cap
     throttles: tuple[str, ...] = ()
-    # what entrants are compared by, cycles or ms of a launch, per round: of these and of the rounds
-    # that they went on with alone, the same ones for all; fewer of those that were beaten before;
-    # empty where it is the ms of the rounds with the peers
+    # ms that entrants are compared by (Measurement.steady_ms), per round: of these and of the
+    # rounds that they went on with alone, the same ones for all; fewer of those that were beaten
+    # before; empty where it is the ms of the rounds with the peers
     deciding: Mapping[Candidate, tuple[float, ...]] = field(default_factory=dict)
 
     def compared(self, candidate: Candidate) -> tuple[float, ...]:
-        """What an entrant is compared by, of all rounds that it ran in."""
+        """The ms that an entrant is compared by, of all rounds that it ran in."""
         return self.deciding.get(candidate, self.entrants[candidate].samples_ms)
 
 
@@ -113,7 +113,7 @@ class Executor(ABC):
         self, problem: Problem, candidate: Candidate, best_ms: float | None
     ) -> Future[Evaluation]:
         """Correctness gate, then timing; timing stops early (pruned) once the candidate is clearly
-        slower than `best_ms`."""
+        slower than `best_ms`, the steady_ms of another's measurement."""
 
     @abstractmethod
     def race(

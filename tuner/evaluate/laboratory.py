@@ -55,6 +55,9 @@ class Laboratory:
     def evaluate(self, problem: Problem, candidate: Candidate, best_ms: float | None) -> Evaluation:
         """Gate, timing, and the gate once more on what the last timed launch left.
 
+        Args:
+            best_ms: Measurement.steady_ms of the best so far.
+
         Raises:
             FatalError: the device's context is broken.
         """
@@ -72,7 +75,7 @@ class Laboratory:
             start = time.perf_counter()
             try:
                 samples.append(self._stopwatch.sample(partial(launch, gate.own), launches))
-                return samples[-1].ms
+                return samples[-1].steady_ms
             finally:
                 self._busy_until = time.perf_counter()
                 timed += self._busy_until - start

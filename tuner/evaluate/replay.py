@@ -180,21 +180,21 @@ class ReplayExecutor(Executor):
             for space in self._spaces.get(problem, {}).values()
             for name, samples in space.header.peers.items()
         }
-        counted = {c: (m.cycles,) for c, m in raced.items() if m.cycles is not None}
-        deciding = counted if len(counted) == len(raced) else {}
+        counted = any(measurement.cycles is not None for measurement in raced.values())
+        deciding = {c: (m.steady_ms,) for c, m in raced.items()} if counted else {}
         return _done(Race(raced, peers, dropped, deciding=deciding))
 
     def close(self) -> None:
         pass
 
     def _fastest(self, problem: Problem, hopefuls: Sequence[Candidate]) -> list[Candidate]:
-        def effort(candidate: Candidate) -> float:
+        def steady_ms(candidate: Candidate) -> float:
             trial = self._trial(problem, candidate)
             if trial is None or trial.measurement is None:
                 return math.inf
-            return trial.measurement.effort
+            return trial.measurement.steady_ms
 
-        return sorted(hopefuls, key=effort)[:PLACES]
+        return sorted(hopefuls, key=steady_ms)[:PLACES]
 
     def _trial(self, problem: Problem, candidate: Candidate) -> Trial | None:
         space = self._spaces.get(problem, {}).get(candidate.template)

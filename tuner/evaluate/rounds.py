@@ -62,13 +62,11 @@ class Lane:
 
 
 def compared(lanes: Sequence[Lane]) -> list[list[float]]:
-    """What `lanes` are compared by, per round: the cycles of a launch, or its ms unless those of
-    all were counted."""
-    cycles = [[sample.cycles for sample in lane.samples] for lane in lanes]
-    counted = [[each for each in of if each is not None] for of in cycles]
-    if [len(of) for of in counted] == [len(of) for of in cycles]:
-        return counted
-    return [lane.samples_ms for lane in lanes]
+    """What `lanes` are compared by, per round: the ms of a launch, at one clock if the cycles of
+    all samples were counted."""
+    if any(sample.cycles is None for lane in lanes for sample in lane.samples):
+        return [lane.samples_ms for lane in lanes]
+    return [[sample.steady_ms for sample in lane.samples] for lane in lanes]
 
 
 def interleave(

@@ -115,7 +115,7 @@ class RecordedSpace:
                 max_diff=values.get("max_diff", math.nan),
                 sm_clock_mhz=_whole(values.get("sm_clock")),
                 power_w=_whole(values.get("power")),
-                cycles=positive(values["cycles"]) if "cycles" in values else None,
+                cycles=values.get("cycles"),
             )
         return Trial(
             problem=header.problem,

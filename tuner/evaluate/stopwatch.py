@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from tuner.evaluate.sensor import Sensor
+from tuner.trial import steady_ms
 
 if TYPE_CHECKING:
     from tuner.evaluate.cycles import CycleCounter
@@ -34,6 +35,11 @@ class Sample:
 
     ms: float
     cycles: float | None = None  # of the multiprocessors, where they are counted
+
+    @property
+    def steady_ms(self) -> float:
+        """Its ms at one clock for all, where cycles are counted."""
+        return steady_ms(self.ms, self.cycles)
 
 
 class Stopwatch(Protocol):

@@ -29,6 +29,15 @@ class CandidateSet:
         left = tuple(candidate for candidate in self.feasible if wanted(candidate))
         return self if len(left) == len(self.feasible) else replace(self, feasible=left)
 
+    def beside(self, candidate: Candidate) -> list[Candidate]:
+        """Those of its template that differ from `candidate` in one parameter."""
+        return [
+            other
+            for other in self.feasible
+            if other.template == candidate.template
+            and sum(other.config[name] != value for name, value in candidate.config.items()) == 1
+        ]
+
     def __contains__(self, candidate: object) -> bool:
         return candidate in self._ranks
 

@@ -30,7 +30,7 @@ class Verdict:
 
 
 def decide(
-    samples: Mapping[Candidate, Sequence[float]],
+    samples_ms: Mapping[Candidate, Sequence[float]],
     default: Candidate | None,
     rank: Callable[[Candidate], int],
 ) -> Verdict:
@@ -40,21 +40,21 @@ def decide(
     `rank`: so two searches that see the same tie mostly name the same winner.
 
     Args:
-        samples: of every entrant, by round: what is compared, such as ms.
+        samples_ms: of every entrant, by round.
 
     Raises:
         ValueError: there are no entrants.
     """
-    if not samples:
-        raise ValueError("samples is empty, but finals need at least one entrant")
-    most = max(map(len, samples.values()))
-    last = [c for c, own in samples.items() if len(own) == most]
-    fastest = min(last, key=lambda c: (median(samples[c]), rank(c)))
-    tie = [c for c in last if not slower(samples[c], samples[fastest], _ERRORS)]
+    if not samples_ms:
+        raise ValueError("samples_ms is empty, but finals need at least one entrant")
+    most = max(map(len, samples_ms.values()))
+    last = [c for c, own in samples_ms.items() if len(own) == most]
+    fastest = min(last, key=lambda c: (median(samples_ms[c]), rank(c)))
+    tie = [c for c in last if not slower(samples_ms[c], samples_ms[fastest], _ERRORS)]
     winner = default if default in tie else min(tie, key=rank)
     assert winner is not None  # the fastest is always in its own tie
-    ratios = {c: ratio(own, samples[winner]) for c, own in samples.items()}
-    order = tuple(sorted(samples, key=lambda c: (ratios[c], rank(c))))
+    ratios = {c: ratio(own, samples_ms[winner]) for c, own in samples_ms.items()}
+    order = tuple(sorted(samples_ms, key=lambda c: (ratios[c], rank(c))))
     others = [c for c in order if c != winner]
     return Verdict(
         winner=winner,
@@ -62,7 +62,7 @@ def decide(
         tied=tuple(
             c
             for c in others
-            if not any(beaten(samples[c], samples[by]) for by in (winner, fastest))
+            if not any(beaten(samples_ms[c], samples_ms[by]) for by in (winner, fastest))
         ),
         margin=ratios[others[0]] - 1 if others else None,
         kept_default=winner == default and winner != fastest,

@@ -90,7 +90,7 @@ def expected(trials: Iterable[Trial], space: SearchSpace) -> Array:
     from tuner.search.surrogate import levelled
 
     logs = {
-        space.candidates.rank(trial.candidate): log(trial.measurement.effort)
+        space.candidates.rank(trial.candidate): log(trial.measurement.steady_ms)
         if trial.measurement is not None
         else np.inf
         for trial in trials

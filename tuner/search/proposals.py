@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # about a second a suggestion after a hundred trials; the surrogate does not repeat itself.
 _ATTEMPTS = {"surrogate": 1, "tpe": 24, "random": 24, "gp": 3}
 
-_SLOW = math.log(1.5e9)  # cycles that a failure counts as before anything succeeded
+_SLOW = math.log(1e3)  # ms that a failure counts as before anything succeeded
 
 
 class Proposals:
@@ -174,11 +174,11 @@ class Proposals:
         )
 
     def _objective(self, trial: Trial) -> float:
-        """Logarithm of the effort, so that a factor counts the same everywhere. What failed counts
+        """Logarithm of the latency, so that a factor counts the same everywhere. What failed counts
         as twice the slowest known: bad, but not so far out that it flattens all differences."""
         if trial.measurement is None or _failed(trial):
             return _SLOW if self._worst is None else self._worst + math.log(2)
-        value = math.log(trial.measurement.effort)
+        value = math.log(trial.measurement.steady_ms)
         self._worst = value if self._worst is None else max(self._worst, value)
         return value
 

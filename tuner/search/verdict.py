@@ -103,7 +103,7 @@ def _near(ranking: Sequence[Trial]) -> Iterator[Candidate]:
     """Those that may be the fastest, by single timings, the fastest first; but as many as there are
     places at least, lest one figure that is far too good leave no other."""
     for place, trial in enumerate(ranking):
-        if place < PLACES or _effort(trial) <= SLOWER * _effort(ranking[0]):
+        if place < PLACES or _steady_ms(trial) <= SLOWER * _steady_ms(ranking[0]):
             yield trial.candidate
 
 
@@ -122,9 +122,9 @@ def _ms(trial: Trial) -> float:
     return trial.measurement.median_ms
 
 
-def _effort(trial: Trial) -> float:
+def _steady_ms(trial: Trial) -> float:
     assert trial.measurement is not None
-    return trial.measurement.effort
+    return trial.measurement.steady_ms
 
 
 def _course(rounds: int, seconds: float) -> tuple[int, float]:
@@ -173,8 +173,8 @@ def _record(
     exploration: Exploration, race: Race, default: Candidate | None, incumbent: Record | None
 ) -> Record:
     executor, problem = exploration.executor, exploration.problem
-    samples = {candidate: race.compared(candidate) for candidate in race.entrants}
-    verdict = finals.decide(samples, default, exploration.candidates.rank)
+    samples_ms = {candidate: race.compared(candidate) for candidate in race.entrants}
+    verdict = finals.decide(samples_ms, default, exploration.candidates.rank)
     winner = verdict.winner
     trial = exploration.trials[winner].measurement
     measurement = race.entrants[winner]

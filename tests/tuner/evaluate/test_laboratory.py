@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -13,6 +15,7 @@ from fake_workers import laboratory
 
 from kernels.attention.config import Config
 from kernels.attention.problem import Problem
+from tuner.evaluate.stopwatch import Sample
 from tuner.trial import Candidate, Outcome
 
 PROBLEM = Problem(64, 64, True, "fp16", 1, 1)
@@ -28,3 +31,26 @@ def test_a_time_that_cannot_be_is_an_outcome(ms: float, monkeypatch: pytest.Monk
         Outcome.CRASHED, f"its launches were timed at {ms} ms",
     )  # fmt: skip
     assert ended.measurement is None
+
+
+def test_candidates_are_measured_and_given_up_by_cycles_where_they_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At clocks that fall: by time every sample is slower than the one before."""
+    of_this, candidate = laboratory(), Candidate("fake", Config(kind="right"))
+    clocks = itertools.count(1e6)
+
+    def sample(_: object, launch: Callable[[], object], launches: int) -> Sample:
+        launch()
+        return Sample(1.5e6 / (2e6 - next(clocks)), 1.5e6)
+
+    monkeypatch.setattr(type(of_this._stopwatch), "sample", sample)
+    kept = of_this.evaluate(PROBLEM, candidate, 0.95)
+    assert kept.outcome is Outcome.OK
+    assert kept.measurement is not None
+    assert kept.measurement.cycles == 1.5e6
+    assert kept.measurement.steady_ms == 1.0
+    assert kept.measurement.median_ms > 1.5
+    given_up = of_this.evaluate(PROBLEM, candidate, 0.7)
+    assert given_up.outcome is Outcome.PRUNED
+    assert given_up.reason == "1.43 times the best so far"

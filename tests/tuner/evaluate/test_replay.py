@@ -20,6 +20,7 @@ from tuner.evaluate.backend import open_executor
 from tuner.evaluate.replay import ReplayExecutor
 from tuner.evaluate.space_file import file_name, write_space
 from tuner.evaluate.t4 import SpaceError
+from tuner.search import finals
 from tuner.target import Hardware
 from tuner.trial import Candidate, Outcome
 
@@ -204,3 +205,17 @@ assert not {"torch", "triton"} & sys.modules.keys(), "imported"
 def test_neither_torch_nor_triton_is_imported(folder: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, str(folder), *sys.path]
     subprocess.run(command, check=True, timeout=60)
+
+
+def test_a_race_is_decided_by_cycles_where_they_are(tmp_path: Path) -> None:
+    trials = [trial(0, ms=0.30), trial(1, ms=0.28)]  # the second at a higher clock
+    for number, cycles in enumerate((4e5, 4.4e5)):
+        measured = trials[number].measurement
+        assert measured is not None
+        trials[number] = replace(trials[number], measurement=replace(measured, cycles=cycles))
+    write_space(tmp_path / "space.json", trials)
+    with ReplayExecutor(tmp_path) as executor:
+        race = executor.race(PROBLEM, [candidate(0)], 8, hopefuls=[candidate(1)]).result()
+    assert race.deciding == {candidate(0): (4e5 / 1.5e6,), candidate(1): (4.4e5 / 1.5e6,)}
+    assert finals.decide(race.deciding, None, lambda _: 0).winner == candidate(0)
+    assert race.entrants[candidate(1)].median_ms < race.entrants[candidate(0)].median_ms

@@ -13,6 +13,7 @@ from recording import PEERS, PROBLEM, TARGET, config, one_of_each, trial
 
 from tuner.evaluate.space_file import file_name, read_space, write_space
 from tuner.evaluate.t4 import SUFFIXES, SpaceError, read_results
+from tuner.store.rows import trial_row
 from tuner.trial import Outcome, Trial
 
 
@@ -344,3 +345,18 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     path.write_bytes(lzma.compress(b" " * (64 << 20)))
     with pytest.raises(SpaceError, match="holds more than 1 MiB"):
         read_results(path)
+
+
+def test_cycles_are_kept_where_they_were_counted(tmp_path: Path) -> None:
+    path, counted = tmp_path / "space.json", trial(0)
+    assert counted.measurement is not None
+    measured = replace(counted.measurement, cycles=450_000.0)
+    write_space(path, [replace(counted, measurement=measured), trial(1)])
+    first, second = (read_space(path).trials[config(number)].measurement for number in (0, 1))
+    assert first is not None
+    assert second is not None
+    assert (first.cycles, first.steady_ms) == (450_000.0, 0.3)
+    assert (second.cycles, second.steady_ms) == (None, second.median_ms)
+    path.write_text(path.read_text().replace("450000", "-450000"))
+    with pytest.raises(SpaceError, match=r"measurement.cycles is -450000.0, but must be a finite"):
+        read_space(path).check(trial_row)

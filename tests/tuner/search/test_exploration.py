@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from kernels.attention.config import Config
 from tuner.evaluate.executor import Compilation
 from tuner.search import exploration
 from tuner.search.candidates import enumerate_candidates
 from tuner.search.exploration import Exploration
 from tuner.search.forerun import Forerunner
 from tuner.store.database import Store
-from tuner.trial import Outcome
+from tuner.trial import Candidate, Outcome
 
-from .conftest import ToyExecutor, ToyTemplate, problem
+from .conftest import ToyExecutor, ToyTemplate, problem, record
 
 P = problem()
 
@@ -45,3 +48,40 @@ def test_the_last_trials_are_of_what_is_compiled(
     assert len(executor.evaluated) == 24
     assert not set(executor.evaluated[:12]) <= compiled
     assert set(executor.evaluated[12:]) <= compiled
+
+
+def first(executor: ToyExecutor, store: Store, count: int, **given: Any) -> list[Candidate]:
+    """What a search tries first."""
+    candidates = enumerate_candidates(P.specialization, 90)
+    options: dict[str, Any] = {"records": [], "sampler": "surrogate", "trials": 40, **given}
+    searched = Exploration(
+        P, candidates, executor, store, options["records"], [], options["sampler"], 0,
+        options["trials"],
+    )  # fmt: skip
+    searched.run(lambda _: None)
+    return executor.evaluated[:count]
+
+
+def test_where_nothing_is_known_what_is_beside_the_default_comes_next(
+    toy: ToyTemplate, executor: ToyExecutor, store: Store
+) -> None:
+    default = toy.default(P, 90)
+    began = first(executor, store, 11)
+    differences = [sum(c.config[n] != value for n, value in default.items()) for c in began]
+    assert differences[0] == 0
+    assert differences[1:] == [1] * 10  # one trial in four; there are 11 such
+
+
+@pytest.mark.parametrize("given", [{"trials": 8}, {"sampler": "random"}, {"records": ["known"]}])
+def test_elsewhere_hardly_anything_is(
+    toy: ToyTemplate, executor: ToyExecutor, store: Store, given: dict[str, Any]
+) -> None:
+    if "records" in given:
+        given = {
+            "records": [
+                record(problem(1024), Config(BLOCK_M=16, BLOCK_N=16, num_stages=4, flag=True))
+            ]
+        }
+    default = toy.default(P, 90)
+    began = first(executor, store, 8, **given)
+    assert sum(c.config[n] != value for n, value in default.items() for c in began[3:]) > 5

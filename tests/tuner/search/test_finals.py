@@ -83,5 +83,5 @@ def test_whom_a_few_rounds_beat_is_not_judged_by_the_others_later_ones() -> None
 
 
 def test_no_entrants_is_refused() -> None:
-    with pytest.raises(ValueError, match="samples is empty"):
+    with pytest.raises(ValueError, match="samples_ms is empty"):
         decide({}, None, RANK)
