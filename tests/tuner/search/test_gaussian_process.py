@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from tuner.search.gaussian_process import GaussianProcess, expected_improvement
+from tuner.search.gaussian_process import GaussianProcess, _alone, expected_improvement
 
 
 def sample(count: int, features: int = 3) -> tuple[np.ndarray, np.ndarray]:
@@ -18,10 +20,11 @@ def test_the_gradient_is_that_of_the_loss() -> None:
     points, values = sample(12)
     process = GaussianProcess(3)
     squares = (points.T[:, :, None] - points.T[:, None, :]) ** 2
-    theta = np.array([0.1, -0.4, 0.7, 0.2, -3.0])
-    _, gradient = process._loss(theta, squares, values)
-    for i, step in enumerate(1e-6 * np.eye(5)):
-        above, below = (process._loss(theta + s, squares, values)[0] for s in (step, -step))
+    alone = _alone(points, points)
+    theta = np.array([0.1, -0.4, 0.7, 0.2, 0.5, -3.0])
+    _, gradient = process._loss(theta, squares, alone, values)
+    for i, step in enumerate(1e-6 * np.eye(6)):
+        above, below = (process._loss(theta + s, squares, alone, values)[0] for s in (step, -step))
         assert gradient[i] == pytest.approx((above - below) / 2e-6, rel=1e-4)
 
 
@@ -39,10 +42,23 @@ def test_it_predicts_what_it_has_not_seen_and_knows_where_it_does_not() -> None:
 
 
 def test_a_feature_that_does_not_matter_gets_the_longest_scale() -> None:
-    points, values = sample(60)
+    points, _ = sample(60)
+    values = np.sin(4 * points[:, 0] * (1 + points[:, 1]))  # of both together
     process = GaussianProcess(3)
-    process.fit(points, values)
+    process.fit(points, (values - values.mean()) / values.std())
     assert np.argmax(process._theta[:3]) == 2
+
+
+def test_what_each_feature_is_worth_is_learned_one_by_one() -> None:
+    worth = np.array([1.0, -0.6, 0.3, 0.8, -0.2, 0.0])
+    beside = np.vstack([np.zeros(6), np.eye(6)])  # one point, and those that differ in one feature
+    everywhere = np.array(list(product((0.0, 1.0), repeat=6)))
+    process = GaussianProcess(6)
+    process.fit(beside, beside @ worth)
+    process.condition(beside, beside @ worth)
+    mean, _ = process.predict(everywhere)
+    assert everywhere[np.argmin(mean)].tolist() == [0, 1, 0, 0, 1, 0]
+    assert np.corrcoef(mean, everywhere @ worth)[0, 1] > 0.95
 
 
 def test_equal_points_are_no_singularity() -> None:
