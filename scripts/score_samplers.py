@@ -5,12 +5,12 @@
         docs/samplers-published.json
 
 Every sampler goes through the very proposals of `tuner search`, with many seeds, and is told the
-recorded medians. It starts cold, from the templates' defaults (the default sampler also from what
-is beside them, as a search does that knows of no other problem), or from the defaults, the winners
-of neighbouring problems and what the surrogate learned in 60 trials of the nearest seqlen. It is
-told of each evaluation before it proposes the next, and the default sampler also of eight and of
-sixteen at once: a search has eight proposals under way at first, and later as many as there are
-cores.
+recorded medians, by cycles where those were counted. It starts cold, from the templates' defaults
+(the default sampler also from what is beside them, as a search does that knows of no other
+problem), or from the defaults, the winners of neighbouring problems and what the surrogate learned
+in 60 trials of the nearest seqlen. It is told of each evaluation before it proposes the next, and
+the default sampler also of eight and of sixteen at once: a search has eight proposals under way at
+first, and later as many as there are cores.
 
 draw_samplers.py draws and tabulates what is written. A run ends when it has found the optimum: the
 rest of its curve is known.
@@ -183,11 +183,10 @@ def run(task: Task) -> Result:
     known = cases(task.folders)
     case = known[task.case]
     seeds: list[Candidate] = []
+    winners = neighbours(case, known.values()) if task.start == "neighbours" else []
     if task.start != "cold":
-        beside = task.start == "default" and task.sampler == "surrogate"
-        seeds += beginning(case) if beside else case.defaults
-    if task.start == "neighbours":
-        seeds += neighbours(case, known.values())
+        beside = not winners and task.sampler == "surrogate"
+        seeds += [*(beginning(case) if beside else case.defaults), *winners]
     index = {trial.candidate: number for number, trial in enumerate(case.trials)}
     spent = 0.0
     orders: list[list[int]] = []

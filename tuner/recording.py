@@ -67,8 +67,8 @@ def write_spaces(
     # Once more for the samples of the peers, of which the record keeps only the median.
     race = executor.race(problem, [record.candidate], ROUNDS, decide_s=0.0).result()
     method = (
-        "medians of CUDA-event rounds after a correctness gate against fp32; slower configs were "
-        "stopped early; one process per GPU"
+        "medians of CUDA-event rounds, and of their SM cycles, after a correctness gate against "
+        "fp32; slower configs were stopped early; one process per GPU"
     )
     paths = []
     for template in dict.fromkeys(trial.candidate.template for trial in trials):

@@ -88,6 +88,11 @@ class Trial:
     evaluate_s: float | None = None
 
     @property
+    def steady_tflops(self) -> float | None:
+        """Its rate by `Measurement.steady_ms`, which is what it is compared by; None without."""
+        return self.problem.tflops(self.measurement.steady_ms) if self.measurement else None
+
+    @property
     def key(self) -> tuple[Problem, str, str, str, str, str, str]:
         """What a database holds at most one trial of; in a fixed order."""
         target, candidate = self.target, self.candidate

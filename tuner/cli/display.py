@@ -200,9 +200,9 @@ def _line(event: Event) -> str:
 
 
 def _best(best: Trial | None) -> str:
-    if best is None or best.measurement is None:
+    if best is None or best.steady_tflops is None:
         return "nothing right yet"
-    return f"best {best.measurement.tflops:.0f} TFLOP/s"
+    return f"best {best.steady_tflops:.0f} TFLOP/s"
 
 
 def _counts(counts: Mapping[Outcome, int]) -> str:

@@ -77,6 +77,7 @@ def lookup(
         return
 
     from tuner.cli.tables import console, print_line
+    from tuner.device import has_gpu
 
     out = console()
     print_line(out, f"target    {chosen}: {origin}")
@@ -103,7 +104,8 @@ def lookup(
                     f"{ours.median_ms:.4g} ms at {record.problem}",
                 ),
             ]
-        lines.append(("re-tuning", f"{costs[problem]}: {cost.command(problem)}"))
+        place = "" if has_gpu() else ", where that GPU is"
+        lines.append(("re-tuning", f"{costs[problem]}{place}: {cost.command(problem)}"))
         out.print()
         for name, text in lines:
             print_line(out, f"{name:<9} {text}")

@@ -74,6 +74,7 @@ class Executor(ABC):
     target: Target
     origin: Origin
     cold: bool = False  # times single launches with a cold L2
+    counts_cycles: bool = False  # of trials, which then are not comparable with such that have none
     compile_slots: int  # how many compilations run at once
     evaluate_slots: int  # how many evaluations run at once: one per GPU
 

@@ -241,6 +241,8 @@ def _measurement(
 ) -> Measurement:
     samples_ms = tuple(sample.ms for sample in samples)
     cycles = [sample.cycles for sample in samples if sample.cycles is not None]
+    clocks = [sample.clock_mhz for sample in samples if sample.clock_mhz is not None]
+    counted = 2 * len(cycles) > len(samples)  # a sample in which they were not is no reason
     median_ms = median(samples_ms)
     return Measurement(
         median_ms=median_ms,
@@ -248,7 +250,8 @@ def _measurement(
         samples_ms=samples_ms,
         tflops=problem.tflops(median_ms),
         max_diff=max_diff,
-        sm_clock_mhz=clock,
+        # NVML's reading is of another moment, and may be a third off.
+        sm_clock_mhz=round(median(clocks)) if counted else clock,
         power_w=power,
-        cycles=median(cycles) if len(cycles) == len(samples) else None,
+        cycles=median(cycles) if counted else None,
     )

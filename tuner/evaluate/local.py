@@ -56,6 +56,7 @@ class LocalExecutor(Executor):
         if gpu_options is None and gpu_factory == FACTORY:
             gpu_options = {"cold_l2": cold_l2}
         self.cold = cold_l2
+        self.counts_cycles = gpu_factory == FACTORY and not cold_l2
         self._devices = tuple(devices)
         self._evaluators = [
             Evaluator(

@@ -81,6 +81,7 @@ class RayExecutor(Executor):
                 can be used.
             ValueError: its GPUs differ, so that a figure of one says nothing of another.
         """
+        self.counts_cycles = gpu_factory == evaluator.FACTORY
         self._ray = ray = _import_ray()
         self._closed = threading.Event()
         self._placing_s = placing_s

@@ -21,7 +21,7 @@ from tuner.evaluate.space_file import RecordedSpace, read_folder
 from tuner.evaluate.t4 import SpaceError
 from tuner.evaluate.timing import DECIDE_S, PLACES, spread
 from tuner.liveness import unserved
-from tuner.trial import Candidate, Origin, Outcome, Trial
+from tuner.trial import Candidate, Measurement, Origin, Outcome, Trial
 
 T = TypeVar("T")
 
@@ -155,8 +155,8 @@ class ReplayExecutor(Executor):
         hopefuls: Sequence[Candidate] = (),
     ) -> Future[Race]:
         """The recorded samples drawn anew, with replacement: `rounds` of every entrant and peer. By
-        what is recorded the heat went as their trials did; and where their cycles are, the race."""
-        raced, dropped = {}, {}
+        what is recorded the heat went as their trials did; and so the race, where cycles are."""
+        raced, dropped, compared = {}, {}, {}
         others = [candidate for candidate in hopefuls if candidate not in entrants]
         for candidate in dict.fromkeys([*entrants, *self._fastest(problem, others)]):
             trial = self._trial(problem, candidate)
@@ -167,6 +167,9 @@ class ReplayExecutor(Executor):
                 continue
             recorded = trial.measurement
             samples = _drawn(str(candidate), recorded.samples_ms, rounds)
+            compared[candidate] = (
+                samples if recorded.cycles is None else (recorded.median_ms,) * rounds
+            )
             median_ms = median(samples)
             raced[candidate] = replace(
                 recorded,
@@ -180,25 +183,27 @@ class ReplayExecutor(Executor):
             for space in self._spaces.get(problem, {}).values()
             for name, samples in space.header.peers.items()
         }
-        counted = any(measurement.cycles is not None for measurement in raced.values())
-        deciding = {c: (m.steady_ms,) for c, m in raced.items()} if counted else {}
-        return _done(Race(raced, peers, dropped, deciding=deciding))
+        return _done(Race(raced, peers, dropped, deciding=compared))
 
     def close(self) -> None:
         pass
 
     def _fastest(self, problem: Problem, hopefuls: Sequence[Candidate]) -> list[Candidate]:
-        def steady_ms(candidate: Candidate) -> float:
+        def median_ms(candidate: Candidate) -> float:
             trial = self._trial(problem, candidate)
             if trial is None or trial.measurement is None:
                 return math.inf
-            return trial.measurement.steady_ms
+            return trial.measurement.median_ms
 
-        return sorted(hopefuls, key=steady_ms)[:PLACES]
+        return sorted(hopefuls, key=median_ms)[:PLACES]
 
     def _trial(self, problem: Problem, candidate: Candidate) -> Trial | None:
+        """What was recorded; where cycles were, at one clock, whatever it ran at."""
         space = self._spaces.get(problem, {}).get(candidate.template)
-        return None if space is None else space.trials.get(candidate.config)
+        trial = None if space is None else space.trials.get(candidate.config)
+        if trial is None or trial.measurement is None or trial.measurement.cycles is None:
+            return trial
+        return replace(trial, measurement=_at_one_clock(problem, trial.measurement))
 
     def _lack(self, problem: Problem, template: str) -> str:
         """Why a config of `template` has no trial: for want of a recording, or because those that
@@ -236,6 +241,16 @@ class ReplayExecutor(Executor):
 def _version(template: str) -> str | None:
     found = registry.find(template)
     return None if found is None else found.version
+
+
+def _at_one_clock(problem: Problem, measured: Measurement) -> Measurement:
+    ratio = measured.steady_ms / measured.median_ms
+    return replace(
+        measured,
+        median_ms=measured.steady_ms,
+        samples_ms=tuple(ratio * ms for ms in measured.samples_ms),
+        tflops=problem.tflops(measured.steady_ms),
+    )
 
 
 def _drawn(name: str, samples: Sequence[float], rounds: int) -> tuple[float, ...]:

@@ -109,7 +109,7 @@ def interleave(
     def sample(index: int) -> float | None:
         """Run a round in place of its number; the SM clock meanwhile."""
         nonlocal last
-        first = sensor.readings
+        first, clocks = sensor.readings, []
         places = list(range(len(lanes)))
         random.Random((before + index) // turn).shuffle(places)
         for place in balanced(len(lanes), index):
@@ -120,8 +120,9 @@ def interleave(
                 stopwatch(lane.launch, max(1, round(SETTLE_MS / launch_ms[position])))
             taken = stopwatch.sample(lane.launch, lane.launches)
             lane.samples[before + index : before + index + 1] = [taken]
+            clocks += [taken.clock_mhz] if taken.clock_mhz else []
             last = position
-        return sensor.clock_since(first)
+        return median(clocks) if clocks else sensor.clock_since(first)
 
     clocks = [sample(index) for index in range(rounds)]
     for _ in range(MOST_REPEATS):

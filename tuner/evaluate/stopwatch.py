@@ -25,6 +25,7 @@ _MOST_ENQUEUE_US = 2000.0
 _CYCLES_PER_US = 1800
 
 _LEAST_MHZ, _MOST_MHZ = 100, 5000  # of any SM's clock
+_LEAST_COUNTED_MS = 1.0  # beside less the counting would count: it takes some 5 µs
 
 _L2_BYTES = 256 << 20  # several times the L2 of any GPU we serve
 
@@ -35,6 +36,11 @@ class Sample:
 
     ms: float
     cycles: float | None = None  # of the multiprocessors, where they are counted
+
+    @property
+    def clock_mhz(self) -> float | None:
+        """What the multiprocessors ran at meanwhile, where cycles are counted."""
+        return None if self.cycles is None else self.cycles / self.ms / 1e3
 
     @property
     def steady_ms(self) -> float:
@@ -83,7 +89,7 @@ class CudaStopwatch(Stopwatch):
         if self._flush is not None:
             return Sample(fmean(self.each(launch, launches)))
         start, end = _event(), _event()
-        _occupy(launches)
+        _occupy(launches + 2)
         if self._counter:
             self._counter.start()
         start.record()
@@ -96,7 +102,8 @@ class CudaStopwatch(Stopwatch):
         end.synchronize()
         ms = float(start.elapsed_time(end)) / launches
         cycles = self._counter.count() / launches if self._counter else 0.0
-        return Sample(ms, cycles if _plausible(cycles, ms) else None)
+        counted = launches * ms >= _LEAST_COUNTED_MS and _plausible(cycles, ms)
+        return Sample(ms, cycles if counted else None)
 
     def each(self, launch: Launch, launches: int) -> list[float]:
         pairs = [(_event(), _event()) for _ in range(launches)]

@@ -27,13 +27,14 @@ LOAD_MS, LOADS = 100.0, 1000
 PLACES = 4
 HEAT_ROUNDS, HEAT_SAMPLE_MS = 16, 5.0
 # What a race may take to tell the fastest apart once they are alone: 200 rounds of two lanes, or 80
-# of five. Where a sample differs from the next by 3 %, 100 rounds tell what differs by 1 %.
+# of five. Where a sample differs from the next by 3 %, as times do, 100 rounds tell what differs by
+# 1 %. By cycles the rounds with the peers mostly do, and this is not begun.
 DECIDE_S = 6.0
 
 # Single launches this many times slower than the best end the timing before it began.
 HOPELESS = 2.0
-# Two samples this many times slower end it: a power-capped clock cannot fall that far below the one
-# that the best was timed at.
+# Two samples this many times slower end it: where no cycles are counted, a power-capped clock
+# cannot fall that far below the one that the best was timed at.
 CLEARLY_SLOW = 1.3
 # From four samples on a one-sided t-test at 1 % decides whether the mean is slower by more than
 # this: what is closer may win the finals, where rounds are interleaved.

@@ -27,7 +27,7 @@ from tuner.store.database import Store
 from tuner.trial import Candidate, Outcome, Trial
 
 # Proposals under way at once while there are fewer trials than that: cold, a model is within 2 % of
-# the best after a median of 22 evaluations one at a time, 29 in batches of 8 and 34 in batches of
+# the best after a median of 20 evaluations one at a time, 30 in batches of 8 and 35 in batches of
 # 16 (docs/samplers.md). What the cores could compile besides is left to the forerunner.
 _LEAST_AHEAD = 8
 _LIKELY = 8  # candidates that the model thinks of next, for idle compilers
@@ -93,7 +93,7 @@ class Exploration:
             prior = neighbours.prior(
                 problem, others, space, lambda other: recalled(other, candidates, executor, store)
             )
-            if len(first) == len(self.defaults) and prior is None:
+            if len(first) == len(self.defaults) and prior is None and not self.trials:
                 first += around(self.defaults, candidates, trials)
         self._proposals = Proposals(space, sampler, seed, self.trials.values(), first, prior)
         self._sampler = sampler

@@ -159,8 +159,7 @@ def _alone(these: Array, those: Array) -> Array:
         columns, column = np.unique(theirs, return_inverse=True)
         table = _matern(((rows[:, None] - columns[None, :]) / _ALONE) ** 2)
         total += table[row][:, column]
-    total /= max(1, these.shape[1])
-    return total
+    return total / these.shape[1] if these.shape[1] else np.ones_like(total)
 
 
 def expected_improvement(mean: Array, deviation: Array, best: float) -> Array:

@@ -13,7 +13,7 @@ def recalled(
     problem: Problem, candidates: CandidateSet, executor: Executor, store: Store
 ) -> list[Trial]:
     """What `store` knows of `candidates` on `problem`, by the very kernels and in the very manner
-    that `executor` would measure them."""
+    that `executor` would measure them: not by time where it would count cycles."""
     target = executor.target
     stored = store.trials(
         problem, hardware=target.hardware, triton=target.triton, origin=executor.origin
@@ -23,4 +23,5 @@ def recalled(
         for trial in stored
         if trial.candidate in candidates
         and trial.template_version == executor.template_version(problem, trial.candidate.template)
+        and not (executor.counts_cycles and trial.measurement and trial.measurement.cycles is None)
     ]

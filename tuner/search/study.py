@@ -69,7 +69,7 @@ def study_of(
         study.add_trial(
             optuna.trial.create_trial(
                 state=state,
-                value=trial.measurement.tflops if right and trial.measurement else None,
+                value=trial.steady_tflops if right else None,
                 params=point,
                 distributions={parameter: distributions[parameter] for parameter in point},
                 user_attrs={"outcome": trial.outcome.value, "reason": trial.reason},

@@ -53,7 +53,7 @@ _RULES: Mapping[str, Mapping[str, Any]] = {
     "samples_ms": _POSITIVE,
     "default_ms": _POSITIVE,
     "tflops": _POSITIVE,
-    "cycles": _POSITIVE,
+    "cycles": {"minimum": 1},
     "margin": {"minimum": -1},
     "measured_at": {"pattern": f"^{moments.PATTERN}$", "format": "date-time"},
     "supersedes": _UID,

@@ -59,7 +59,8 @@ def test_it_explains_in_words(lookup: Run) -> None:
         "1.37× in seqlen",
         "record ",
         "re-tuning about ",
-        "by its trials so far: tuner search --hdim 256 --seqlen 700 --causal --dtype fp16 --batch",
+        "by its trials so far",
+        ": tuner search --hdim 256 --seqlen 700 --causal --dtype fp16 --batch",
     ):
         assert word in said.out
 

@@ -36,13 +36,15 @@ def test_a_time_that_cannot_be_is_an_outcome(ms: float, monkeypatch: pytest.Monk
 def test_candidates_are_measured_and_given_up_by_cycles_where_they_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At clocks that fall: by time every sample is slower than the one before."""
+    """At a clock that falls from 1 GHz: by time every sample is slower than the one before."""
     of_this, candidate = laboratory(), Candidate("fake", Config(kind="right"))
-    clocks = itertools.count(1e6)
+    of_this._busy_until = time.perf_counter()  # it needs little load first
+    turns = itertools.count(1)  # every fifth is not counted
 
     def sample(_: object, launch: Callable[[], object], launches: int) -> Sample:
         launch()
-        return Sample(1.5e6 / (2e6 - next(clocks)), 1.5e6)
+        turn = next(turns)
+        return Sample(1.5 + turn / 1e4, None if turn % 5 == 0 else 1.5e6)
 
     monkeypatch.setattr(type(of_this._stopwatch), "sample", sample)
     kept = of_this.evaluate(PROBLEM, candidate, 0.95)
@@ -51,6 +53,7 @@ def test_candidates_are_measured_and_given_up_by_cycles_where_they_are_counted(
     assert kept.measurement.cycles == 1.5e6
     assert kept.measurement.steady_ms == 1.0
     assert kept.measurement.median_ms > 1.5
+    assert kept.measurement.sm_clock_mhz == round(1.5e3 / kept.measurement.median_ms)
     given_up = of_this.evaluate(PROBLEM, candidate, 0.7)
     assert given_up.outcome is Outcome.PRUNED
     assert given_up.reason == "1.43 times the best so far"

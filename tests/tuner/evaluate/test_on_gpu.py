@@ -287,6 +287,7 @@ def test_the_stopwatch_knows_how_long_a_known_launch_takes() -> None:
         assert sum(stopwatch.each(sleep, 20)) / 20 == pytest.approx(mean, rel=0.2)
         cycles = stopwatch.sample(sleep, 20).cycles
         assert cycles is None if cold else cycles == pytest.approx(2e6, rel=0.01)
+        assert stopwatch.sample(lambda: torch.cuda._sleep(20_000), 3).cycles is None  # too short
 
 
 def test_every_gpu_of_the_machine_evaluates() -> None:

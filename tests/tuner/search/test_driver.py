@@ -189,6 +189,17 @@ def test_two_searches_by_other_seeds_crown_the_same(
     assert found == {BEST}
 
 
+def test_trials_by_time_are_no_trials_where_cycles_are_counted(
+    executor: ToyExecutor, store: Store
+) -> None:
+    run(executor, store, trials=10)
+    run(executor, store, trials=10)
+    assert len(executor.evaluated) == 10
+    executor.counts_cycles = True
+    run(executor, store, trials=10)
+    assert len(executor.evaluated) == 20
+
+
 def test_force_measures_anew_and_supersedes(executor: ToyExecutor, store: Store) -> None:
     (first,), _ = run(executor, store, trials=10)
     (second,), _ = run(executor, store, inherited=[first], trials=10, force=True)

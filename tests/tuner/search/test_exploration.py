@@ -72,6 +72,15 @@ def test_where_nothing_is_known_what_is_beside_the_default_comes_next(
     assert differences[1:] == [1] * 10  # one trial in four; there are 11 such
 
 
+def test_what_its_own_trials_taught_is_used_at_once(
+    toy: ToyTemplate, executor: ToyExecutor, store: Store
+) -> None:
+    first(executor, store, 0, trials=20, sampler="random")
+    default = toy.default(P, 90)
+    later = first(executor, store, 40, trials=40)[20:]
+    assert sum(c.config[n] != value for n, value in default.items() for c in later[:8]) > 12
+
+
 @pytest.mark.parametrize("given", [{"trials": 8}, {"sampler": "random"}, {"records": ["known"]}])
 def test_elsewhere_hardly_anything_is(
     toy: ToyTemplate, executor: ToyExecutor, store: Store, given: dict[str, Any]

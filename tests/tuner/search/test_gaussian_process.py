@@ -61,6 +61,14 @@ def test_what_each_feature_is_worth_is_learned_one_by_one() -> None:
     assert np.corrcoef(mean, everywhere @ worth)[0, 1] > 0.95
 
 
+def test_without_features_all_points_are_one() -> None:
+    nowhere, process = np.empty((30, 0)), GaussianProcess(0)
+    process.condition(nowhere, np.ones(30))
+    mean, deviation = process.predict(nowhere[:1])
+    assert mean[0] == pytest.approx(1.0, abs=0.01)
+    assert deviation[0] < 0.05
+
+
 def test_equal_points_are_no_singularity() -> None:
     points = np.zeros((5, 2))
     process = GaussianProcess(2)
