@@ -202,7 +202,8 @@ def _line(event: Event) -> str:
 def _best(best: Trial | None) -> str:
     if best is None or best.steady_tflops is None:
         return "nothing right yet"
-    return f"best {best.steady_tflops:.0f} TFLOP/s"
+    counted = best.measurement is not None and best.measurement.cycles is not None
+    return f"best {best.steady_tflops:.0f} TFLOP/s{' at 1.5 GHz' if counted else ''}"
 
 
 def _counts(counts: Mapping[Outcome, int]) -> str:

@@ -37,7 +37,7 @@ def test_a_terminal_sees_how_far_it_is_the_best_and_the_time_left(
         assert "0/?" in plain(seen.getvalue())
         for event, shown in (
             (STARTED, (f"[1/2] {PROBLEM}", "0/60")),
-            (TOLD, ("7/60", "best 612 TFLOP/s", "4 ok, 3 pruned", "42 s left")),
+            (TOLD, ("7/60", "best 612 TFLOP/s at 1.5 GHz", "4 ok, 3 pruned", "42 s left")),
             (FinalsStarted(PROBLEM, 5, 16), ("finals: 5 in 16 or more rounds",)),
         ):
             seen.truncate(0)
@@ -55,8 +55,8 @@ def test_where_there_is_no_terminal_a_better_trial_is_a_line(
         watch.show(event)
     assert capsys.readouterr().err.splitlines() == [
         f"[1/2] {PROBLEM}: 60 trials of 400 feasible configs",
-        "  trial 7/60: best 612 TFLOP/s  4 ok, 3 pruned, 42 s left",
-        "  trial 60/60: best 612 TFLOP/s  4 ok, 3 pruned, 0 s left",
+        "  trial 7/60: best 612 TFLOP/s at 1.5 GHz  4 ok, 3 pruned, 42 s left",
+        "  trial 60/60: best 612 TFLOP/s at 1.5 GHz  4 ok, 3 pruned, 0 s left",
     ]
 
 
