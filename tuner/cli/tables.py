@@ -63,7 +63,10 @@ def print_records(out: Console, title: str, records: Iterable[Record]) -> None:
     records = list(records)
     peers = _peers(records)
     dropped: tuple[str, ...] = ()
-    for column in (*_DISPENSABLE, *(f"vs {peer}" for peer in peers), None):
+    dispensable = [*_DISPENSABLE, *(f"vs {peer}" for peer in peers)]
+    if len({record.problem for record in records}) < len(records):
+        dispensable.sort(key="from".__eq__)  # to the end: else nothing tells such rows apart
+    for column in (*dispensable, None):
         rows = _records_table(title, records, peers, dropped)
         wanted = out.measure(rows, options=out.options.update(width=1000)).maximum
         if wanted <= out.width or column is None:

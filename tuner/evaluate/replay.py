@@ -250,6 +250,7 @@ def _at_one_clock(problem: Problem, measured: Measurement) -> Measurement:
         median_ms=measured.steady_ms,
         samples_ms=tuple(ratio * ms for ms in measured.samples_ms),
         tflops=problem.tflops(measured.steady_ms),
+        sm_clock_mhz=1500,  # see steady_ms
     )
 
 

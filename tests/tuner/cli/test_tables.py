@@ -25,3 +25,13 @@ def test_a_record_with_hundreds_of_peers_has_columns_for_those_that_others_have_
     assert {"vs cudnn", "vs fa2", "vs p000"} <= {f"vs {word}" for word in printed.split()}
     assert printed.count("vs p") == 6
     assert all(str(record.problem) in printed for record in records)
+
+
+def test_what_tells_records_of_one_problem_apart_is_the_last_to_go() -> None:
+    twice = [samples.record(1), samples.record(2)]
+    for records, shown in ((twice, True), (twice[:1], False)):
+        seen = io.StringIO()
+        print_records(Console(file=seen, width=64), "Records", records)
+        (head,) = (line for line in seen.getvalue().splitlines() if "TFLOP" in line)
+        assert ("from" in head) is shown
+        assert "spread" not in head
