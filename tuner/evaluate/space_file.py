@@ -12,7 +12,7 @@ import json
 import lzma
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import median
@@ -45,6 +45,7 @@ _HEAD_BYTES = 64 << 10
 
 _MOST_CHARACTERS = 2000
 _MOST_NUMBER = 2**53
+_LEAST_MHZ, _MOST_MHZ = 50, 10_000  # of an SM, by two medians of the same samples
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,19 @@ class RecordedSpace:
         Raises:
             SpaceError: the file is damaged.
         """
-        trials = (self._trial(result) for result in read_results(self.path))
-        return {trial.candidate.config: trial for trial in trials}
+        trials = {}
+        for result in read_results(self.path):
+            try:
+                trial = self._trial(result)
+            except ValueError as error:
+                of = printable(str(result.config))
+                raise SpaceError(f"{self.path} is damaged: of {of}: {error}") from None
+            trials[trial.candidate.config] = trial
+        right = [t.measurement for t in trials.values() if t.outcome is Outcome.OK]
+        if all(measurement and measurement.cycles for measurement in right):
+            return trials
+        # Some by cycles and some by time: they are comparable by time alone.
+        return {config: _without_cycles(trial) for config, trial in trials.items()}
 
     def check(self, accept: Callable[[Trial], object]) -> None:
         """Read the whole file, and make sure that every trial is one to `accept`.
@@ -115,7 +127,7 @@ class RecordedSpace:
                 max_diff=values.get("max_diff", math.nan),
                 sm_clock_mhz=_whole(values.get("sm_clock")),
                 power_w=_whole(values.get("power")),
-                cycles=values.get("cycles"),
+                cycles=_cycles(values.get("cycles"), median_ms),
             )
         return Trial(
             problem=header.problem,
@@ -131,6 +143,21 @@ class RecordedSpace:
             compile_s=result.compile_s,
             evaluate_s=result.evaluate_s,
         )
+
+
+def _cycles(count: float | None, ms: float) -> float | None:
+    """`count`, if a clock may have made so many in the time."""
+    if count is not None and not _LEAST_MHZ < count / ms / 1e3 < _MOST_MHZ:
+        raise ValueError(
+            f"cycles is {count:g}, but must be what a clock of {_LEAST_MHZ} to {_MOST_MHZ} MHz "
+            f"makes in {ms:g} ms"
+        )
+    return count
+
+
+def _without_cycles(trial: Trial) -> Trial:
+    measured = trial.measurement
+    return trial if measured is None else replace(trial, measurement=replace(measured, cycles=None))
 
 
 def file_name(problem: Problem, template: str, target: Target) -> str:

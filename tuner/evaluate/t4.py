@@ -119,7 +119,9 @@ def _parse(data: Mapping[str, Any], scale: float) -> Result:
         str(entry["name"]): float(entry["value"])
         for entry in of_kind(list, data.get("measurements", []), "measurements")
         # A failure's "time" is the name of an error.
-        if isinstance(entry["value"], (int, float)) and math.isfinite(entry["value"])
+        if not isinstance(entry["value"], bool)
+        and isinstance(entry["value"], (int, float))
+        and math.isfinite(entry["value"])
     }
     if "time" in values:
         values["time"] *= scale

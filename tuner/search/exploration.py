@@ -93,7 +93,8 @@ class Exploration:
             prior = neighbours.prior(
                 problem, others, space, lambda other: recalled(other, candidates, executor, store)
             )
-            if len(first) == len(self.defaults) and prior is None and not self.trials:
+            untried = self.trials.keys() <= set(self.defaults)
+            if untried and len(first) == len(self.defaults) and prior is None:
                 first += around(self.defaults, candidates, trials)
         self._proposals = Proposals(space, sampler, seed, self.trials.values(), first, prior)
         self._sampler = sampler

@@ -13,7 +13,6 @@ from recording import PEERS, PROBLEM, TARGET, config, one_of_each, trial
 
 from tuner.evaluate.space_file import file_name, read_space, write_space
 from tuner.evaluate.t4 import SUFFIXES, SpaceError, read_results
-from tuner.store.rows import trial_row
 from tuner.trial import Outcome, Trial
 
 
@@ -351,12 +350,42 @@ def test_cycles_are_kept_where_they_were_counted(tmp_path: Path) -> None:
     path, counted = tmp_path / "space.json", trial(0)
     assert counted.measurement is not None
     measured = replace(counted.measurement, cycles=450_000.0)
-    write_space(path, [replace(counted, measurement=measured), trial(1)])
+    write_space(path, [replace(counted, measurement=measured), trial(1, Outcome.PRUNED)])
     first, second = (read_space(path).trials[config(number)].measurement for number in (0, 1))
     assert first is not None
     assert second is not None
     assert (first.cycles, first.steady_ms) == (450_000.0, 0.3)
     assert (second.cycles, second.steady_ms) == (None, second.median_ms)
-    path.write_text(path.read_text().replace("450000", "-450000"))
-    with pytest.raises(SpaceError, match=r"measurement.cycles is -450000.0, but must be a finite"):
-        read_space(path).check(trial_row)
+
+
+def test_where_one_that_was_right_has_no_cycles_all_are_compared_by_time(tmp_path: Path) -> None:
+    path, counted = tmp_path / "space.json", trial(0)
+    assert counted.measurement is not None
+    measured = replace(counted.measurement, cycles=450_000.0)
+    write_space(path, [replace(counted, measurement=measured), trial(1)])
+    assert [t.measurement and t.measurement.cycles for t in read_space(path).trials.values()] == [
+        None, None,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("cycles", ["-450000", "0", "1", "1e-320", "1e308", "1e15"])
+def test_cycles_that_no_clock_makes_are_damage(tmp_path: Path, cycles: str) -> None:
+    path, counted = tmp_path / "space.json", trial(0)
+    assert counted.measurement is not None
+    measured = replace(counted.measurement, cycles=450_000.0)
+    write_space(path, [replace(counted, measurement=measured)])
+    path.write_text(path.read_text().replace("450000", cycles))
+    with pytest.raises(SpaceError, match=r"space.json is damaged: of .*: cycles is .* 10000 MHz"):
+        assert read_space(path).trials
+
+
+@pytest.mark.parametrize("cycles", ["true", '"many"', "null", "NaN"])
+def test_cycles_that_are_no_number_are_none(tmp_path: Path, cycles: str) -> None:
+    path, counted = tmp_path / "space.json", trial(0)
+    assert counted.measurement is not None
+    measured = replace(counted.measurement, cycles=450_000.0)
+    write_space(path, [replace(counted, measurement=measured)])
+    path.write_text(path.read_text().replace("450000", cycles))
+    (read,) = read_space(path).trials.values()
+    assert read.measurement is not None
+    assert read.measurement.cycles is None

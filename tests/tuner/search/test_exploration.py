@@ -81,6 +81,15 @@ def test_what_its_own_trials_taught_is_used_at_once(
     assert sum(c.config[n] != value for n, value in default.items() for c in later[:8]) > 12
 
 
+def test_after_the_defaults_alone_what_is_beside_them_still_comes(
+    toy: ToyTemplate, executor: ToyExecutor, store: Store
+) -> None:
+    assert first(executor, store, 9, trials=1) == [Candidate("toy", toy.default(P, 90))]
+    default = toy.default(P, 90)
+    later = first(executor, store, 11)[1:]
+    assert [sum(c.config[n] != v for n, v in default.items()) for c in later] == [1] * 10
+
+
 @pytest.mark.parametrize("given", [{"trials": 8}, {"sampler": "random"}, {"records": ["known"]}])
 def test_elsewhere_hardly_anything_is(
     toy: ToyTemplate, executor: ToyExecutor, store: Store, given: dict[str, Any]
