@@ -41,6 +41,7 @@ from tuner.moments import now
 from tuner.search import samplers
 from tuner.search.exploration import around
 from tuner.search.neighbours import expected
+from tuner.search.options import DEFAULT_TRIALS
 from tuner.search.proposals import Proposals
 from tuner.search.score import Runs
 from tuner.store.files import write_atomically
@@ -56,7 +57,6 @@ else:
     from scores import BUDGETS, STARTS, checked
 
 OURS = Path(__file__).resolve().parent.parent / "tuner" / "spaces"
-TRIALS = 60  # of a search
 AHEAD = (8, 16)  # proposals under way at once: a search's _LEAST_AHEAD, and those of 16 cores
 
 
@@ -167,14 +167,14 @@ def batches(sampler: str, asked: int | None) -> tuple[int, ...]:
 
 def beginning(case: Case) -> list[Candidate]:
     """What the default search tries first where it knows of no neighbour."""
-    return [*case.defaults, *around(case.defaults, case.space.candidates, TRIALS)]
+    return [*case.defaults, *around(case.defaults, case.space.candidates, DEFAULT_TRIALS)]
 
 
 def learned(case: Case, near: Case, task: Task, seed: int) -> Any:
     """The prior that a search of `near` leaves for `case`."""
     index = {trial.candidate: number for number, trial in enumerate(near.trials)}
     proposals = Proposals(near.space, "surrogate", seed + 1000, seeds=beginning(near))
-    once = replace(task, evaluations=TRIALS, batch=1)
+    once = replace(task, evaluations=DEFAULT_TRIALS, batch=1)
     tried = [near.trials[number] for number in replayed(proposals, near, index, once, False)]
     return expected([t for t in tried if t.candidate in case.space.candidates], case.space)
 

@@ -200,10 +200,10 @@ def _line(event: Event) -> str:
 
 
 def _best(best: Trial | None) -> str:
-    if best is None or best.steady_tflops is None:
+    if best is None or best.measurement is None:
         return "nothing right yet"
-    counted = best.measurement is not None and best.measurement.cycles is not None
-    return f"best {best.steady_tflops:.0f} TFLOP/s{' at 1.5 GHz' if counted else ''}"
+    clock = "" if best.measurement.cycles is None else " at 1.5 GHz"
+    return f"best {best.steady_tflops:.0f} TFLOP/s{clock}"
 
 
 def _counts(counts: Mapping[Outcome, int]) -> str:

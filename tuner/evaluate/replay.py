@@ -140,10 +140,9 @@ class ReplayExecutor(Executor):
         if trial is None:
             why = self._lack(problem, candidate.template)
             return _done(Evaluation(candidate, Outcome.REJECTED, why))
+        measured = trial.measurement and _at_one_clock(problem, trial.measurement)
         return _done(
-            Evaluation(
-                candidate, trial.outcome, trial.reason, trial.measurement, trial.evaluate_s or 0.0
-            )
+            Evaluation(candidate, trial.outcome, trial.reason, measured, trial.evaluate_s or 0.0)
         )
 
     def race(
@@ -165,7 +164,7 @@ class ReplayExecutor(Executor):
                     trial.reason if trial else self._lack(problem, candidate.template)
                 )
                 continue
-            recorded = trial.measurement
+            recorded = _at_one_clock(problem, trial.measurement)
             samples = _drawn(str(candidate), recorded.samples_ms, rounds)
             compared[candidate] = (
                 samples if recorded.cycles is None else (recorded.median_ms,) * rounds
@@ -189,21 +188,17 @@ class ReplayExecutor(Executor):
         pass
 
     def _fastest(self, problem: Problem, hopefuls: Sequence[Candidate]) -> list[Candidate]:
-        def median_ms(candidate: Candidate) -> float:
+        def steady_ms(candidate: Candidate) -> float:
             trial = self._trial(problem, candidate)
             if trial is None or trial.measurement is None:
                 return math.inf
-            return trial.measurement.median_ms
+            return trial.measurement.steady_ms
 
-        return sorted(hopefuls, key=median_ms)[:PLACES]
+        return sorted(hopefuls, key=steady_ms)[:PLACES]
 
     def _trial(self, problem: Problem, candidate: Candidate) -> Trial | None:
-        """What was recorded; where cycles were, at one clock, whatever it ran at."""
         space = self._spaces.get(problem, {}).get(candidate.template)
-        trial = None if space is None else space.trials.get(candidate.config)
-        if trial is None or trial.measurement is None or trial.measurement.cycles is None:
-            return trial
-        return replace(trial, measurement=_at_one_clock(problem, trial.measurement))
+        return None if space is None else space.trials.get(candidate.config)
 
     def _lack(self, problem: Problem, template: str) -> str:
         """Why a config of `template` has no trial: for want of a recording, or because those that
@@ -244,6 +239,9 @@ def _version(template: str) -> str | None:
 
 
 def _at_one_clock(problem: Problem, measured: Measurement) -> Measurement:
+    """`measured` as if at 1.5 GHz, whatever it ran at, where cycles were counted."""
+    if measured.cycles is None:
+        return measured
     ratio = measured.steady_ms / measured.median_ms
     return replace(
         measured,

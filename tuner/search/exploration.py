@@ -87,16 +87,18 @@ class Exploration:
         self._required = dict.fromkeys(c for c in self.defaults if c in candidates)
         self._ended = set(self.trials)
         space = search_space(candidates, problem, executor.target.hardware)
-        first = [*self.defaults, *neighbours.winners(problem, records, candidates)]
+        then = neighbours.winners(problem, records, candidates)
         prior = None
         if sampler == "surrogate":
             prior = neighbours.prior(
                 problem, others, space, lambda other: recalled(other, candidates, executor, store)
             )
             untried = self.trials.keys() <= set(self.defaults)
-            if untried and len(first) == len(self.defaults) and prior is None:
-                first += around(self.defaults, candidates, trials)
-        self._proposals = Proposals(space, sampler, seed, self.trials.values(), first, prior)
+            if untried and not then and prior is None:
+                then = around(self.defaults, candidates, trials)
+        self._proposals = Proposals(
+            space, sampler, seed, self.trials.values(), [*self.defaults, *then], prior
+        )
         self._sampler = sampler
         self._learns = sampler in samplers.LEARNING
         # Of new trials, over all runs: proposed, ended, and how many there shall be.

@@ -23,7 +23,7 @@ from tuner.search import finals
 from tuner.search.events import FinalsStarted, Observer, Seconds
 from tuner.search.exploration import Exploration
 from tuner.search.objective import MARK
-from tuner.trial import Candidate, Outcome, Trial
+from tuner.trial import Candidate, Measurement, Outcome, Trial
 
 # The fastest of the exploration that compete for places in the finals. Two trials of one config
 # differ by up to 1 % in cycles, by 5 % where none are counted: at D128 S8192 causal (H200) 11 lie
@@ -103,7 +103,7 @@ def _near(ranking: Sequence[Trial]) -> Iterator[Candidate]:
     """Those that may be the fastest, by single timings, the fastest first; but as many as there are
     places at least, lest one figure that is far too good leave no other."""
     for place, trial in enumerate(ranking):
-        if place < PLACES or _steady_ms(trial) <= SLOWER * _steady_ms(ranking[0]):
+        if place < PLACES or _measured(trial).steady_ms <= SLOWER * _measured(ranking[0]).steady_ms:
             yield trial.candidate
 
 
@@ -113,18 +113,13 @@ def _heat_s(hopefuls: Sequence[Trial]) -> float:
     if count <= PLACES:
         return 0.0
     samples = HEAT_ROUNDS * 1.5  # of each: half of them run twice as many
-    sample_s = max(HEAT_SAMPLE_MS, *map(_ms, hopefuls)) / 1e3
+    sample_s = max(HEAT_SAMPLE_MS, *(_measured(trial).median_ms for trial in hopefuls)) / 1e3
     return _HEAT_LOAD_S + count * (_HOPEFUL_S + samples * sample_s)
 
 
-def _ms(trial: Trial) -> float:
+def _measured(trial: Trial) -> Measurement:
     assert trial.measurement is not None
-    return trial.measurement.median_ms
-
-
-def _steady_ms(trial: Trial) -> float:
-    assert trial.measurement is not None
-    return trial.measurement.steady_ms
+    return trial.measurement
 
 
 def _course(rounds: int, seconds: float) -> tuple[int, float]:

@@ -25,6 +25,7 @@ def trial(
     template: str = "fake",
     version: str = "0123456789ab",
     ms: float | None = None,
+    cycles: float | None = None,
 ) -> Trial:
     """Trial `number`; the measured ones take 0.3 ms and more."""
     compiled = outcome not in (Outcome.COMPILE_ERROR, Outcome.OUT_OF_RESOURCES)
@@ -40,7 +41,7 @@ def trial(
         measured_at=f"2026-11-28T10:{number // 60 % 60:02}:{number % 60:02}+00:00",
         reason="" if outcome is Outcome.OK else f"because of {number}",
         measurement=Measurement(
-            median, 0.02, samples, problem.flops / median * 1e-9, 0.0013, 1755, 698
+            median, 0.02, samples, problem.flops / median * 1e-9, 0.0013, 1755, 698, cycles
         ) if outcome.timed else None,
         resources=Resources(168, 0, 98304) if compiled else None,
         compile_s=1.25,

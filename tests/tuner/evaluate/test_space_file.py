@@ -347,10 +347,8 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_cycles_are_kept_where_they_were_counted(tmp_path: Path) -> None:
-    path, counted = tmp_path / "space.json", trial(0)
-    assert counted.measurement is not None
-    measured = replace(counted.measurement, cycles=450_000.0)
-    write_space(path, [replace(counted, measurement=measured), trial(1, Outcome.PRUNED)])
+    path = tmp_path / "space.json"
+    write_space(path, [trial(0, cycles=450_000.0), trial(1, Outcome.PRUNED)])
     first, second = (read_space(path).trials[config(number)].measurement for number in (0, 1))
     assert first is not None
     assert second is not None
@@ -359,10 +357,8 @@ def test_cycles_are_kept_where_they_were_counted(tmp_path: Path) -> None:
 
 
 def test_where_one_that_was_right_has_no_cycles_all_are_compared_by_time(tmp_path: Path) -> None:
-    path, counted = tmp_path / "space.json", trial(0)
-    assert counted.measurement is not None
-    measured = replace(counted.measurement, cycles=450_000.0)
-    write_space(path, [replace(counted, measurement=measured), trial(1)])
+    path = tmp_path / "space.json"
+    write_space(path, [trial(0, cycles=450_000.0), trial(1)])
     assert [t.measurement and t.measurement.cycles for t in read_space(path).trials.values()] == [
         None, None,
     ]  # fmt: skip
@@ -370,10 +366,8 @@ def test_where_one_that_was_right_has_no_cycles_all_are_compared_by_time(tmp_pat
 
 @pytest.mark.parametrize("cycles", ["-450000", "0", "1", "1e-320", "1e308", "1e15"])
 def test_cycles_that_no_clock_makes_are_damage(tmp_path: Path, cycles: str) -> None:
-    path, counted = tmp_path / "space.json", trial(0)
-    assert counted.measurement is not None
-    measured = replace(counted.measurement, cycles=450_000.0)
-    write_space(path, [replace(counted, measurement=measured)])
+    path = tmp_path / "space.json"
+    write_space(path, [trial(0, cycles=450_000.0)])
     path.write_text(path.read_text().replace("450000", cycles))
     with pytest.raises(SpaceError, match=r"space.json is damaged: of .*: cycles is .* 10000 MHz"):
         assert read_space(path).trials
@@ -381,10 +375,8 @@ def test_cycles_that_no_clock_makes_are_damage(tmp_path: Path, cycles: str) -> N
 
 @pytest.mark.parametrize("cycles", ["true", '"many"', "null", "NaN"])
 def test_cycles_that_are_no_number_are_none(tmp_path: Path, cycles: str) -> None:
-    path, counted = tmp_path / "space.json", trial(0)
-    assert counted.measurement is not None
-    measured = replace(counted.measurement, cycles=450_000.0)
-    write_space(path, [replace(counted, measurement=measured)])
+    path = tmp_path / "space.json"
+    write_space(path, [trial(0, cycles=450_000.0)])
     path.write_text(path.read_text().replace("450000", cycles))
     (read,) = read_space(path).trials.values()
     assert read.measurement is not None
