@@ -3,14 +3,14 @@
     tuner search --db grid.db --budget 15m
     python scripts/prove_grid.py grid.db --budget 540s --output grid.json
 
-An exhaustive search of every problem of the grid would take a card for hours. Instead the record of
-each races the fastest configs of the recorded spaces (tuner/spaces) that have its headdim, mask and
-dtype, the nearest seqlens first, and the exhaustive winners of prove_search.py where --proof names
-its JSON. `own` are the problems that have a space of their very own, recorded whole though by an
-earlier kernel; for `near` ones the best of other seqlens stand in, and nothing is known of problems
-that have neither. So the regret is of the best of those that raced: a lower bound. It is measured
-by other rounds than those that chose the best (see proof_report), so that by chance it may be below
-one.
+An exhaustive search of every problem of the grid would take a card for hours. Instead each record
+races the fastest that is known of its headdim and mask, that of its dtype and nearest seqlens
+first: of the recorded spaces (tuner/spaces), of the exhaustive winners of prove_search.py where
+--proof names its JSON, and the grid's other records. `own` are the problems that have a space of
+their very own, recorded whole though by an earlier kernel; for `near` ones what is best elsewhere
+stands in, and nothing is known of problems that have neither. So the regret is of the best of those
+that raced: a lower bound. It is measured by other rounds than those that chose the best (see
+proof_report), so that by chance it may be below one.
 
 Goes on where OUTPUT ends when time was up. Prints a table and the geometric means.
 """
@@ -44,6 +44,7 @@ from tuner.standing import standing
 from tuner.store.database import Store
 from tuner.store.errors import StoreError
 from tuner.store.files import write_atomically
+from tuner.target import Hardware
 from tuner.trial import Candidate
 
 if TYPE_CHECKING:
@@ -54,40 +55,58 @@ else:
     from proof_report import Run, kept, plausible, raced
 
 SPACES = Path(__file__).resolve().parent.parent / "tuner" / "spaces"
-BEST_OF_SPACE = 4
-MOST = 12  # rivals of a record
-ROUNDS = 50
-RACE_S = 30.0  # kept for the race of one problem
+BEST_OF_SPACES = 6  # of one problem
+MOST = 10  # rivals of a record
+ROUNDS = 24
+RACE_S = 20.0  # kept for the race of one problem
 
 Row = dict[str, Any]
 
 
-def fastest(space: RecordedSpace, count: int = BEST_OF_SPACE) -> list[Candidate]:
-    right = [trial for trial in space.trials.values() if trial.measurement]
-    right.sort(key=lambda trial: trial.measurement.steady_ms if trial.measurement else 0.0)
-    return [trial.candidate for trial in right[:count]]
+def fastest(spaces: Iterable[RecordedSpace]) -> list[Candidate]:
+    """Of the spaces of one problem on one card, whose templates compete for the places."""
+    right = [
+        (trial.measurement.steady_ms, trial.candidate)
+        for space in spaces
+        for trial in space.trials.values()
+        if trial.measurement
+    ]
+    right.sort(key=lambda each: each[0])
+    return [candidate for _, candidate in right[:BEST_OF_SPACES]]
 
 
 def rivals(
     problem: Problem,
     spaces: Iterable[RecordedSpace],
     proven: Mapping[Problem, Sequence[Candidate]],
+    records: Sequence[Record] = (),
 ) -> tuple[str, list[Candidate]]:
     """Whether there is something of the very problem (`own`) or of its like (`near`), and the
-    fastest there, nearest first; empty where there is nothing."""
-    known: list[tuple[Problem, list[Candidate]]] = [
-        (of, list(winners))
-        for of, winners in proven.items()
-        if of.specialization == problem.specialization
-    ]
+    fastest there, nearest first; empty where there is nothing.
+
+    Args:
+        spaces: of which those that come first are asked first, if they are as near.
+        records: of the grid, whose winners are rivals, but for the problem's own.
+    """
+    recorded: dict[tuple[Problem, Hardware], list[RecordedSpace]] = {}
+    for space in spaces:
+        header = space.header
+        recorded.setdefault((header.problem, header.target.hardware), []).append(space)
+    known = [(of, list(winners)) for of, winners in proven.items()]
+    known += [(of, fastest(measured)) for (of, _), measured in recorded.items()]
+    own = any(of == problem and winners for of, winners in known)
     known += [
-        (space.header.problem, fastest(space))
-        for space in spaces
-        if space.header.problem.specialization == problem.specialization
+        (record.problem, [record.candidate]) for record in records if record.problem != problem
     ]
-    known.sort(key=lambda each: abs(log2(each[0].seqlen / problem.seqlen)))
-    found = dict.fromkeys(candidate for _, winners in known for candidate in winners)
-    kind = "own" if any(of == problem and winners for of, winners in known) else "near"
+
+    def distance(of: Problem) -> tuple[bool, float]:
+        return of.dtype != problem.dtype, abs(log2(of.seqlen / problem.seqlen))
+
+    like = (problem.headdim, problem.causal)
+    alike = [each for each in known if (each[0].headdim, each[0].causal) == like]
+    alike.sort(key=lambda each: distance(each[0]))
+    found = dict.fromkeys(candidate for _, winners in alike for candidate in winners)
+    kind = "own" if own else "near"
     return (kind if found else "none"), list(found)[:MOST]
 
 
@@ -125,7 +144,7 @@ def prove(
     which most is known first."""
     there = {row["problem"] for row in rows}
     due = [
-        (record, *rivals(record.problem, spaces, proven))
+        (record, *rivals(record.problem, spaces, proven, records))
         for record in records
         if str(record.problem) not in there
     ]
@@ -249,6 +268,7 @@ def main(words: Sequence[str] | None = None) -> None:
             for space in read_folder(folder)
             if space.header.target.hardware.capability == hardware.capability
         ]
+        spaces.sort(key=lambda space: space.header.target.hardware != hardware)
         prove(
             records, spaces, proven, executor, lambda: end - time.monotonic(), rows, keep,
         )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -17,21 +18,36 @@ from tuner.trial import Candidate
 
 BEST = Candidate("toy", Config(BLOCK_M=128, BLOCK_N=64, num_stages=3, flag=True))
 WORSE = Config(BLOCK_M=128, BLOCK_N=64, num_stages=2, flag=True)  # by a tenth
+OTHER, WORST = (Config(BLOCK_M=64, BLOCK_N=64, num_stages=n, flag=True) for n in (3, 2))
 
 
 def test_the_nearest_spaces_have_the_first_say() -> None:
-    spaces = read_folder(prove_grid.SPACES / "h100")
+    spaces = read_folder(prove_grid.SPACES / "h200")
     own = Problem.on_grid(128, 8192, True)
     kind, found = rivals(own, spaces, {})
     assert kind == "own"
-    templates = [candidate.template for candidate in found[:8]]
-    assert sorted(templates) == ["hopper"] * 4 + ["portable"] * 4
+    assert [candidate.template for candidate in found[:6]] == ["hopper"] * 6
     assert len(found) == len(set(found)) <= prove_grid.MOST
     kind, near = rivals(Problem.on_grid(128, 16384, True), spaces, {})
-    assert (kind, near[:8]) == ("near", found[:8])
-    assert rivals(Problem.on_grid(64, 4096, False), spaces, {}) == ("none", [])
-    kind, found = rivals(own, spaces, {own: [BEST]})
-    assert found[0] == BEST
+    assert (kind, near[:6]) == ("near", found[:6])
+    kind, other = rivals(Problem.on_grid(128, 8192, True, "bf16"), spaces, {})
+    assert (kind, other[:6]) == ("near", found[:6])
+    kind, proven = rivals(own, spaces, {own: [BEST]})
+    assert proven[:7] == [BEST, *found[:6]]
+    without = [space for space in spaces if space.header.problem.headdim != 64]
+    assert rivals(Problem.on_grid(64, 4096, True), without, {}) == ("none", [])
+
+
+def test_the_winners_of_other_records_race_those_of_its_dtype_first(toy: ToyTemplate) -> None:
+    short, long, own = problem(1024), problem(8192), problem(4096)
+    bf16 = replace(own, dtype="bf16")
+    records = [
+        record(short, WORSE), record(bf16, BEST.config), record(long, OTHER), record(own, WORST)
+    ]  # fmt: skip
+    worse, other = Candidate("toy", WORSE), Candidate("toy", OTHER)
+    assert rivals(own, [], {}, records) == ("near", [other, worse, BEST])
+    masked = [record(replace(short, causal=False), WORSE), record(own, WORST)]
+    assert rivals(own, [], {}, masked) == ("none", [])
 
 
 def test_a_record_has_its_regret_and_time_ends_it(toy: ToyTemplate) -> None:

@@ -76,7 +76,6 @@ class Exploration:
         self.counts: Counter[Outcome] = Counter()
         self.reasons: Counter[str] = Counter()
         self.seconds = Seconds()
-        self.wanted = trials
         self.cut_short = False  # time was up before there were enough trials
         self._apart = apart
         self._store = store
@@ -135,6 +134,11 @@ class Exploration:
         return [candidate for candidate in self._required if candidate not in self._ended]
 
     @property
+    def left(self) -> int:
+        """How many trials are still to be made."""
+        return self._target - self._done
+
+    @property
     def best(self) -> Trial | None:
         """The fastest trial that ended ok."""
         ranked = self.ranking()
@@ -171,7 +175,7 @@ class Exploration:
         observer(
             ProblemStarted(
                 self.problem, index, count, len(self.candidates.feasible),
-                self.candidates.rejected, len(self.trials), self._target - self._done,
+                self.candidates.rejected, len(self.trials), self.left,
             )
         )  # fmt: skip
         self.cut_short = True
@@ -196,6 +200,7 @@ class Exploration:
                 if self._time_left(budget, problems) <= 0:
                     # Also where results are there at once, as in a replay.
                     self._collect_last(observer, budget)
+                    self.cut_short = self.left > 0
                     return
             self.cut_short = False
         finally:

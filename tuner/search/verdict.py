@@ -247,4 +247,5 @@ def _throttled(race: Race) -> str:
 def _cut_short(exploration: Exploration) -> str:
     if not exploration.cut_short:
         return ""
-    return f"{CUT_SHORT} after {len(exploration.trials)} of {exploration.wanted} trials"
+    made = len(exploration.trials)
+    return f"{CUT_SHORT} after {made} of {made + exploration.left} trials"

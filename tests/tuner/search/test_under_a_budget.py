@@ -13,13 +13,17 @@ from kernels.attention.problem import Problem
 from tuner.evaluate.executor import Compilation, Evaluation, Race
 from tuner.evaluate.timing import DECIDE_S
 from tuner.record import Record
+from tuner.search.budget import Budget
+from tuner.search.candidates import enumerate_candidates
 from tuner.search.driver import search
 from tuner.search.events import Event, ProblemEnded, ProblemSkipped, ProblemStarted, TrialEnded
+from tuner.search.exploration import Exploration
 from tuner.search.options import Options
 from tuner.store.database import Store
 from tuner.trial import Candidate
 
 from .conftest import ToyExecutor, ToyTemplate, latency, problem, record
+from .test_budget import Clock
 
 DEFAULT = Candidate("toy", ToyTemplate().default(problem(), 90))
 BEST = Candidate("toy", Config(BLOCK_M=128, BLOCK_N=64, num_stages=3, flag=True))
@@ -123,6 +127,24 @@ def test_the_first_problem_is_cut_short_says_so_and_is_revisited(
     if again and again[-1].record:
         assert found[0] == again[-1].record
         assert ended[0].record.uid in again[-1].record.supersedes
+
+
+@pytest.mark.parametrize("ends_at", [3, 8])
+def test_a_search_that_has_all_its_trials_when_time_is_up_is_not_cut_short(
+    toy: ToyTemplate, store: Store, ends_at: int
+) -> None:
+    clock, budget_s, trials = Clock(), 10.0, 8
+
+    def watch(event: Event) -> None:
+        if isinstance(event, TrialEnded) and event.done == ends_at:
+            clock.now += budget_s
+
+    of = problem()
+    candidates = enumerate_candidates(of.specialization, 90)
+    explored = Exploration(of, candidates, ToyExecutor(), store, [], [], "random", 0, trials)
+    explored.run(watch, budget=Budget(budget_s, 1, clock))
+    assert len(explored.trials) == trials - explored.left
+    assert explored.cut_short == (ends_at < trials) == (explored.left > 0)
 
 
 def test_finals_take_no_longer_than_there_is_time_for(toy: ToyTemplate, store: Store) -> None:
