@@ -37,7 +37,7 @@ from tuner.cli.failure import CommandError
 from tuner.cli.options import seconds as seconds_of
 from tuner.device import has_gpu
 from tuner.evaluate.executor import Executor
-from tuner.evaluate.space_file import RecordedSpace, read_folder
+from tuner.evaluate.space_file import RecordedSpace, read_folder, together
 from tuner.moments import now
 from tuner.record import Record
 from tuner.standing import standing
@@ -66,9 +66,8 @@ Row = dict[str, Any]
 def fastest(spaces: Iterable[RecordedSpace]) -> list[Candidate]:
     """Of the spaces of one problem on one card, whose templates compete for the places."""
     right = [
-        (trial.measurement.steady_ms, trial.candidate)
-        for space in spaces
-        for trial in space.trials.values()
+        (trial.measurement.steady_ms, candidate)
+        for candidate, trial in together(spaces).items()
         if trial.measurement
     ]
     right.sort(key=lambda each: each[0])

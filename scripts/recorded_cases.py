@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention import registry
 from kernels.attention.problem import Problem
-from tuner.evaluate.space_file import RecordedSpace, read_space
+from tuner.evaluate.space_file import RecordedSpace, read_space, together
 from tuner.evaluate.t4 import SUFFIXES, SpaceError, read_results
 from tuner.search.candidates import CandidateSet
 from tuner.search.features import parameter_features
@@ -91,11 +91,8 @@ def own_case(name: str, spaces: Sequence[RecordedSpace]) -> Case:
     """All that was recorded of one problem on one card."""
     problem, hardware = spaces[0].header.problem, spaces[0].header.target.hardware
     order = registry.names()
-    trials = tuple(
-        trial
-        for space in sorted(spaces, key=lambda space: order.index(space.header.template))
-        for trial in space.trials.values()
-    )
+    spaces = sorted(spaces, key=lambda space: order.index(space.header.template))
+    trials = tuple(together(spaces).values())
     candidates = CandidateSet(tuple(trial.candidate for trial in trials), 0, ())
     defaults = [
         Candidate(of, registry.get(of).default(problem, hardware.capability))

@@ -17,7 +17,7 @@ from kernels.attention import registry
 from kernels.attention.problem import Problem
 from tuner.device import has_gpu
 from tuner.evaluate.executor import Compilation, Evaluation, Executor, Race
-from tuner.evaluate.space_file import RecordedSpace, read_folder
+from tuner.evaluate.space_file import RecordedSpace, read_folder, together
 from tuner.evaluate.t4 import SpaceError
 from tuner.evaluate.timing import DECIDE_S, PLACES, spread
 from tuner.liveness import unserved
@@ -66,6 +66,7 @@ class ReplayExecutor(Executor):
         self.target = latest.header.target
         self._dates = sorted({space.header.recorded_at[:10] for space in chosen})
         self._spaces: dict[Problem, dict[str, RecordedSpace]] = defaultdict(dict)
+        self._trials: dict[Problem, dict[Candidate, Trial]] = {}  # of those that were asked for
         self._lacks: dict[tuple[Problem, str], str] = {}
         # The latest of several recordings of one template and problem.
         for space in sorted(chosen, key=lambda space: space.header.recorded_at):
@@ -197,8 +198,9 @@ class ReplayExecutor(Executor):
         return sorted(hopefuls, key=steady_ms)[:PLACES]
 
     def _trial(self, problem: Problem, candidate: Candidate) -> Trial | None:
-        space = self._spaces.get(problem, {}).get(candidate.template)
-        return None if space is None else space.trials.get(candidate.config)
+        if problem not in self._trials:
+            self._trials[problem] = together(self._spaces.get(problem, {}).values())
+        return self._trials[problem].get(candidate)
 
     def _lack(self, problem: Problem, template: str) -> str:
         """Why a config of `template` has no trial: for want of a recording, or because those that

@@ -218,3 +218,22 @@ def test_a_race_is_decided_by_cycles_where_they_are(tmp_path: Path) -> None:
     shown = race.entrants[candidate(1)]
     assert shown.median_ms == pytest.approx(4.4e5 / 1.5e6, rel=0.02)
     assert shown.tflops == pytest.approx(PROBLEM.tflops(4.4e5 / 1.5e6), rel=0.02)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_templates_are_compared_by_cycles_only_where_both_have_them(
+    tmp_path: Path, counted: bool
+) -> None:
+    slow = trial(0, ms=0.30, cycles=6e5)  # at 2 GHz, so that it would take 0.4 ms at 1.5
+    fast = trial(1, template="other", ms=0.32, cycles=4.8e5 if counted else None)
+    write_space(tmp_path / "fake.json", [slow])
+    write_space(tmp_path / "other.json", [fast])
+    with ReplayExecutor(tmp_path) as executor:
+        first, second = (
+            executor.evaluate(PROBLEM, each.candidate, None).result().measurement
+            for each in (slow, fast)
+        )
+    assert first is not None
+    assert second is not None
+    assert first.steady_ms == pytest.approx(0.4 if counted else 0.3)
+    assert second.steady_ms == pytest.approx(0.32)
