@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kernels.attention.config import Config
 from kernels.attention.problem import Problem
 from scripts import prove_grid
-from scripts.prove_grid import Row, prove, proven_by, rivals, rows_of, table
+from scripts.prove_grid import Report, Row, prove, proven_by, rivals, searched, table
 from scripts.prove_search import Run
 from tests.tuner.search.conftest import ToyExecutor, ToyTemplate, problem, record
 from tuner.evaluate.space_file import read_folder
+from tuner.record import Record
+from tuner.store.database import Store
 from tuner.trial import Candidate
 
 BEST = Candidate("toy", Config(BLOCK_M=128, BLOCK_N=64, num_stages=3, flag=True))
@@ -21,59 +25,107 @@ WORSE = Config(BLOCK_M=128, BLOCK_N=64, num_stages=2, flag=True)  # by a tenth
 OTHER, WORST = (Config(BLOCK_M=64, BLOCK_N=64, num_stages=n, flag=True) for n in (3, 2))
 
 
+def of_other(template: str, problem: Problem) -> Record:
+    """A record of a config that is nobody's rival."""
+    return replace(record(problem, WORST), candidate=Candidate(template, WORST))
+
+
 def test_the_nearest_spaces_have_the_first_say() -> None:
     spaces = read_folder(prove_grid.SPACES / "h200")
     own = Problem.on_grid(128, 8192, True)
-    kind, found = rivals(own, spaces, {})
+    kind, found = rivals(of_other("hopper", own), spaces, {})
     assert kind == "own"
     assert [candidate.template for candidate in found[:6]] == ["hopper"] * 6
     assert len(found) == len(set(found)) <= prove_grid.MOST
-    kind, near = rivals(Problem.on_grid(128, 16384, True), spaces, {})
-    assert (kind, near[:6]) == ("near", found[:6])
-    kind, other = rivals(Problem.on_grid(128, 8192, True, "bf16"), spaces, {})
-    assert (kind, other[:6]) == ("near", found[:6])
-    kind, proven = rivals(own, spaces, {own: [BEST]})
-    assert proven[:7] == [BEST, *found[:6]]
+    winner = replace(of_other("hopper", own), candidate=found[0])
+    _, others = rivals(winner, spaces, {})
+    assert (others[:-1], len(others)) == (found[1:], prove_grid.MOST)  # its own leaves a place
+    long, bf16 = replace(own, seqlen=16384), replace(own, dtype="bf16")
+    for near in (long, bf16):
+        kind, others = rivals(of_other("hopper", near), spaces, {})
+        assert (kind, others[:6]) == ("near", found[:6])
+    # Of a template of which nothing was recorded there, its own problem is no better known.
+    assert rivals(of_other("toy", own), spaces, {})[0] == "near"
+    kind, proven = rivals(of_other("toy", own), spaces, {own: [BEST]})
+    assert (kind, proven[:7]) == ("own", [BEST, *found[:6]])
     without = [space for space in spaces if space.header.problem.headdim != 64]
-    assert rivals(Problem.on_grid(64, 4096, True), without, {}) == ("none", [])
+    none = of_other("hopper", Problem.on_grid(64, 4096, True))
+    assert rivals(none, without, {}) == ("none", [])
+
+
+def test_of_two_cards_each_has_its_fastest_and_the_first_its_say_first() -> None:
+    cards = [read_folder(prove_grid.SPACES / name) for name in ("h100", "h200")]
+    of = Problem.on_grid(64, 4096, True)
+    alone = [rivals(of_other("hopper", of), card, {})[1][:6] for card in cards]
+    assert alone[0] != alone[1]
+    for first, second in ((0, 1), (1, 0)):
+        _, both = rivals(of_other("hopper", of), [*cards[first], *cards[second]], {})
+        more = [candidate for candidate in alone[second] if candidate not in alone[first]]
+        assert both[: 6 + len(more)] == [*alone[first], *more][: prove_grid.MOST]
 
 
 def test_the_winners_of_other_records_race_those_of_its_dtype_first(toy: ToyTemplate) -> None:
     short, long, own = problem(1024), problem(8192), problem(4096)
     bf16 = replace(own, dtype="bf16")
-    records = [
-        record(short, WORSE), record(bf16, BEST.config), record(long, OTHER), record(own, WORST)
-    ]  # fmt: skip
+    mine = record(own, WORST)
+    records = [record(short, WORSE), record(bf16, BEST.config), record(long, OTHER), mine]
     worse, other = Candidate("toy", WORSE), Candidate("toy", OTHER)
-    assert rivals(own, [], {}, records) == ("near", [other, worse, BEST])
-    masked = [record(replace(short, causal=False), WORSE), record(own, WORST)]
-    assert rivals(own, [], {}, masked) == ("none", [])
+    assert rivals(mine, [], {}, records) == ("near", [other, worse, BEST])
+    masked = [record(replace(short, causal=False), WORSE), mine]
+    assert rivals(mine, [], {}, masked) == ("none", [])
+    # What won elsewhere alone can be faster, too.
+    rows: list[Row] = []
+    prove([record(short, WORSE), record(own, BEST.config)], [], {}, ToyExecutor(), lambda: 99.0,
+          rows, lambda: None)  # fmt: skip
+    assert [(row["problem"], row["best"]) for row in rows] == [
+        (str(short), str(BEST)), (str(own), str(BEST))
+    ]  # fmt: skip
 
 
 def test_a_record_has_its_regret_and_time_ends_it(toy: ToyTemplate) -> None:
     far, near, own = problem(1024), problem(2048), problem(4096)
     other = problem(4096, causal=False)  # of whose like nothing is known
     records = [record(of, WORSE) for of in (other, far, near, own)]
-    rows: list[Row] = []
+    report = Report({})
     kept: list[int] = []
     left = iter([100.0, 100.0, 10.0])
     prove(
-        records, [], {own: [BEST]}, ToyExecutor(), lambda: next(left), rows,
-        lambda: kept.append(len(rows)),
+        records, [], {own: [BEST]}, ToyExecutor(), lambda: next(left), report.rows,
+        lambda: kept.append(len(report.rows)),
     )  # fmt: skip
-    assert [(row["problem"], row["kind"]) for row in rows] == [
+    assert [(row["problem"], row["kind"]) for row in report.rows] == [
         (str(own), "own"),
         (str(far), "near"),
     ]
     assert kept == [1, 2]
-    assert [row["regret"] for row in rows] == [pytest.approx(1.1, abs=0.005)] * 2
-    assert rows[0]["best"] == str(BEST)
-    prove(records, [], {own: [BEST]}, ToyExecutor(), lambda: 100.0, rows, lambda: None)
-    assert [row["problem"] for row in rows] == [str(own), str(far), str(near)]
-    assert rows_of(json.loads(json.dumps({"target": {}, "rows": rows}))) == ({}, rows)
-    printed = table(json.loads(json.dumps(rows)), len(records))
+    assert [row["regret"] for row in report.rows] == [pytest.approx(1.1, abs=0.005)] * 2
+    assert report.rows[0]["best"] == str(BEST)
+    prove(records, [], {own: [BEST]}, ToyExecutor(), lambda: 100.0, report.rows, lambda: None)
+    assert [row["problem"] for row in report.rows] == [str(own), str(far), str(near)]
+    read = Report.from_json(json.loads(json.dumps(asdict(report))))
+    assert read == report
+    printed = table(read, len(records))
     assert "own: 0.9" in printed
     assert "(geometric mean of 2 of 4 problems)" in printed
+    assert "searched" not in printed
+
+
+def test_a_grid_is_searched_from_cold(toy: ToyTemplate, tmp_path: Path) -> None:
+    problems = [problem(4096), problem(2048)]
+    path = tmp_path / "grid.db"
+    made = searched(problems, ToyExecutor, path, 60.0)
+    with Store.read_only(path) as store:
+        assert {held.problem for held in store.records()} == set(problems)
+        assert sum(len(store.trials(of)) for of in problems) == made["trials"] > 40
+    assert made["records"] == 2
+    assert made["cut_short"] == []
+    assert made["parts"].keys() >= {"wall", "waiting", "finals", "searching"}
+    report = Report({}, search=json.loads(json.dumps(made)))
+    assert Report.from_json(asdict(report)) == report
+    assert f"{made['trials']} trials, 2 records; cut short: none" in table(report, 2)
+    for wrong in ({"seconds": -1.0}, {"trials": "many"}, {"cut_short": [1]}, {"cut_short": "ab"}):
+        with pytest.raises(ValueError, match="its search has figures that cannot be"):
+            Report.from_json({"target": {}, "rows": [], "search": made | wrong})
 
 
 @pytest.mark.usefixtures("toy")
@@ -90,8 +142,19 @@ def test_exhaustive_winners_of_a_proof_count_unless_cut_short() -> None:
 def test_rows_have_figures_that_can_be() -> None:
     row: Row = dict.fromkeys(("problem", "note", "record", "best"), "")
     row |= {"kind": "own", "regret": 0.99, "tflops": 600.0, "raced": 2}  # below one by chance
-    assert rows_of({"target": {"gpu": "H200"}, "rows": [row]}) == ({"gpu": "H200"}, [row])
-    assert rows_of({"target": {}, "rows": [row | {"regret": None, "tflops": None}]})
+    form: dict[str, Any] = {"target": {"gpu": "H200"}, "rows": [row]}
+    assert Report.from_json(form) == Report({"gpu": "H200"}, [row])
+    form["rows"] = [row | {"regret": None, "tflops": None}]
+    assert Report.from_json(form).rows[0]["regret"] is None
     for wrong in ({"regret": 0.0}, {"regret": -1.0}, {"tflops": -1.0}, {"raced": -1}):
         with pytest.raises(ValueError, match="figures that cannot be"):
-            rows_of({"target": {}, "rows": [row | wrong]})
+            Report.from_json({"target": {}, "rows": [row | wrong]})
+    with pytest.raises(ValueError, match="names no problem"):
+        Report.from_json({"target": {}, "rows": [row | {"problem": 1}]})
+
+
+@pytest.mark.parametrize("name", ["grid-fp16.json", "grid-bf16.json"])
+def test_the_published_grids_are_such_reports(name: str) -> None:
+    path = prove_grid.SPACES.parents[1] / "docs" / name
+    report = Report.from_json(json.loads(path.read_text()))
+    assert len({row["problem"] for row in report.rows}) == 36
