@@ -1,4 +1,4 @@
-"""Tables of records that strangers wrote."""
+"""Tables of records, strangers' too, and the line below them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import replace
 from rich.console import Console
 
 from tests.tuner.store import samples
-from tuner.cli.tables import print_records
+from tuner.cli.tables import print_records, time_line
 from tuner.record import Rival
+from tuner.search.events import Seconds
 
 
 def test_a_record_with_hundreds_of_peers_has_columns_for_those_that_others_have_too() -> None:
@@ -35,3 +36,16 @@ def test_what_tells_records_of_one_problem_apart_is_the_last_to_go() -> None:
         (head,) = (line for line in seen.getvalue().splitlines() if "TFLOP" in line)
         assert ("from" in head) is shown
         assert "spread" not in head
+
+
+def test_where_the_time_of_a_search_went() -> None:
+    seconds = Seconds(
+        wall=60.0, compiling=300.0, checking=2.0, timing=9.0, finals=30.0, waiting=16.0
+    )
+    assert time_line(seconds + seconds, "cuda") == (
+        "120 s in all: checking 4 s, timing 18 s, finals 60 s, waiting for the compiler 32 s, the "
+        "search itself 6 s; beside that, compiling 600 CPU seconds"
+    )
+    assert time_line(seconds, "replay") == (
+        "60.0 s in all; when this was recorded, evaluating 11 s, compiling 300 CPU seconds"
+    )
