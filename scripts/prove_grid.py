@@ -27,7 +27,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from math import exp, log, log2
 from pathlib import Path
 from statistics import fmean
@@ -49,6 +50,7 @@ from tuner.record import Record
 from tuner.search import samplers
 from tuner.search.driver import search
 from tuner.search.events import Event, ProblemEnded, Seconds, TrialEnded
+from tuner.search.opening import opening
 from tuner.search.options import Options
 from tuner.search.plan import plan
 from tuner.standing import standing
@@ -237,9 +239,12 @@ def searched(
             print(f"{event.problem}: {event.record and event.record.candidate}", file=sys.stderr)
 
     samplers.begin_warm_up(samplers.DEFAULT)
-    with opened() as executor, Store.open(database) as store:
+    options = Options(budget_s=budget_s)
+    first = partial(opening, problems[0], (), options=options)
+    with opened(first) as executor, Store.open(database) as store:
         left = budget_s - (time.monotonic() - began)  # opening took some
-        records = search(problems, executor, store, [], Options(budget_s=max(1.0, left)), watch)
+        options = replace(options, budget_s=max(1.0, left))
+        records = search(problems, executor, store, [], options, watch)
     return {
         "budget_s": budget_s,
         "seconds": time.monotonic() - began,
@@ -333,7 +338,9 @@ def main(words: Sequence[str] | None = None) -> None:
         made = None
         if search_s is not None:
             problems = plan(dtypes=(arguments.dtype,))
-            made = searched(problems, LocalExecutor, arguments.database, search_s)
+            made = searched(
+                problems, lambda first: LocalExecutor(first=first), arguments.database, search_s
+            )
             held = records_of(parser, arguments.database)
         end = time.monotonic() + budget_s
         with LocalExecutor() as executor:

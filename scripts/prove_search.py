@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -49,13 +50,14 @@ from kernels.attention.problem import HEADLINE, Problem
 from tuner.cli.failure import CommandError
 from tuner.cli.options import seconds as seconds_of
 from tuner.device import has_gpu
-from tuner.evaluate.executor import Executor
+from tuner.evaluate.executor import Executor, Opening
 from tuner.evaluate.wire import candidate_from_json, candidate_to_json
 from tuner.moments import now
 from tuner.recording import write_spaces
 from tuner.search import samplers
 from tuner.search.driver import search
 from tuner.search.events import Event, ProblemEnded, TrialEnded
+from tuner.search.opening import opening
 from tuner.search.options import Options
 from tuner.search.verdict import CUT_SHORT
 from tuner.store.database import Store
@@ -77,7 +79,7 @@ RACE_S = 75.0  # kept for that race: a process, their binaries, the rounds
 RIVAL_GRACE_S = 20.0  # that a rival may take to notice that its time is up
 LEAST_S = 30.0  # less is no use to any contestant
 
-Opener = Callable[[], Executor]
+Opener = Callable[[Opening | None], Executor]
 
 
 @contextmanager
@@ -115,7 +117,8 @@ def searched(
     with cold() as folder:
         began = time.monotonic()
         samplers.begin_warm_up(options.sampler)
-        with opened() as executor, Store.open(folder / "configs.db") as store:
+        first = partial(opening, problem, (), options=options)
+        with opened(first) as executor, Store.open(folder / "configs.db") as store:
             if options.budget_s is not None:  # of which opening took some
                 left = options.budget_s - (time.monotonic() - began)
                 options = replace(options, budget_s=max(1.0, left))
@@ -252,7 +255,7 @@ def prove(
         keep(runs)
     winners = list(dict.fromkeys(run.candidate for run in runs if run.candidate is not None))
     if winners:
-        with opened() as executor:
+        with opened(None) as executor:
             # Side by side, where the race would compile one after the other.
             wait([executor.compile(problem, winner) for winner in winners])
             raced(runs, executor.race(problem, winners, ROUNDS, decide_s=0.0).result())
@@ -314,7 +317,10 @@ def main(words: Sequence[str] | None = None) -> None:
 
     from tuner.evaluate.local import LocalExecutor
 
-    with LocalExecutor() as executor:
+    def opened(first: Opening | None) -> Executor:
+        return LocalExecutor(first=first)
+
+    with opened(None) as executor:
         target = asdict(executor.target)
     refusals.elsewhere(parser, arguments.output, made_on, target)
     problems = [
@@ -347,7 +353,7 @@ def main(words: Sequence[str] | None = None) -> None:
             print(f"{problem}: {run.contestant} {run.seconds:.0f} s {run.note}", file=sys.stderr)
 
         prove(
-            problem, LocalExecutor, contestants, arguments.repeats, arguments.trials,
+            problem, opened, contestants, arguments.repeats, arguments.trials,
             left, keep, results.get(str(problem), ()), logs, arguments.spaces,
         )  # fmt: skip
     print(table(results))

@@ -39,8 +39,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
 from tuner.moments import now
 from tuner.search import samplers
-from tuner.search.exploration import around
 from tuner.search.neighbours import expected
+from tuner.search.opening import around
 from tuner.search.options import DEFAULT_TRIALS
 from tuner.search.proposals import Proposals
 from tuner.search.score import Runs

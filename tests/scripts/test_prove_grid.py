@@ -113,7 +113,14 @@ def test_a_record_has_its_regret_and_time_ends_it(toy: ToyTemplate) -> None:
 def test_a_grid_is_searched_from_cold(toy: ToyTemplate, tmp_path: Path) -> None:
     problems = [problem(4096), problem(2048)]
     path = tmp_path / "grid.db"
-    made = searched(problems, ToyExecutor, path, 60.0)
+    asked: list[list[Candidate]] = []
+
+    def opened(first: Any) -> ToyExecutor:
+        asked.append([candidate for candidate, _ in first(90)])
+        return ToyExecutor()
+
+    made = searched(problems, opened, path, 60.0)
+    assert asked[0][0] == Candidate("toy", toy.default(problems[0], 90))
     with Store.read_only(path) as store:
         assert {held.problem for held in store.records()} == set(problems)
         assert sum(len(store.trials(of)) for of in problems) == made["trials"] > 40

@@ -30,12 +30,16 @@ def measured(samples: list[float], tflops: float = 400.0) -> Measurement:
     return Measurement(sorted(samples)[len(samples) // 2], 0.0, tuple(samples), tflops, 0.0)
 
 
+def plain(_: object) -> ToyExecutor:
+    return ToyExecutor()
+
+
 def test_ours_and_exhaustive_start_cold_and_their_winners_race(
     toy: ToyTemplate, tmp_path: Path
 ) -> None:
     executors: list[ToyExecutor] = []
 
-    def opened() -> ToyExecutor:
+    def opened(_: object) -> ToyExecutor:
         executors.append(ToyExecutor(seed=len(executors)))
         return executors[-1]
 
@@ -64,7 +68,7 @@ def test_ours_and_exhaustive_start_cold_and_their_winners_race(
 
 def test_what_does_not_fit_into_the_budget_is_left_out(toy: ToyTemplate) -> None:
     left = iter([1e3, 10.0])
-    runs = prove(P, ToyExecutor, ("ours", "exhaustive"), 1, 5, lambda: next(left), lambda _: None)
+    runs = prove(P, plain, ("ours", "exhaustive"), 1, 5, lambda: next(left), lambda _: None)
     assert runs[1].seconds == 0
     assert runs[0].candidate is not None
     assert "left out" in runs[1].note
@@ -129,7 +133,7 @@ def test_rivals_share_what_is_left_and_ours_does_not(
     monkeypatch.setattr(prove_search, "searched", searched)
     spent = iter([0.0, 100.0, 300.0])
     prove(
-        P, ToyExecutor, ("ours", "autotune", "helion"), 1, 5,
+        P, plain, ("ours", "autotune", "helion"), 1, 5,
         lambda: 500.0 + prove_search.RACE_S - next(spent), lambda _: None,
     )  # fmt: skip
     assert limits == {"ours": 500.0, "autotune": 200.0, "helion": 200.0}
@@ -144,7 +148,7 @@ def test_opening_takes_from_the_budget(toy: ToyTemplate, monkeypatch: pytest.Mon
         budgets.append(options.budget_s)
         return real(problems, executor, store, inherited, options, observer)
 
-    def opened() -> ToyExecutor:
+    def opened(_: object) -> ToyExecutor:
         time.sleep(0.3)
         return ToyExecutor()
 
@@ -242,7 +246,7 @@ def test_a_rival_that_hangs_is_ended_with_all_that_it_started(
 def test_parts_add_up(toy: ToyTemplate) -> None:
     executors: list[ToyExecutor] = []
 
-    def opened() -> ToyExecutor:
+    def opened(_: object) -> ToyExecutor:
         executors.append(ToyExecutor(seed=len(executors)))
         return executors[-1]
 
@@ -315,7 +319,7 @@ def test_the_whole_of_it_in_two_parts(
     script = tmp_path / "rival.py"
     script.write_text("import sys; print('why', file=sys.stderr); print('{\"ms\": 2.0}')")
     monkeypatch.setattr(prove_search, "RIVALS", script)
-    monkeypatch.setattr(local, "LocalExecutor", ToyExecutor)
+    monkeypatch.setattr(local, "LocalExecutor", lambda first: plain(first))
     monkeypatch.setattr(prove_search, "has_gpu", lambda: True)
     output = tmp_path / "prove.json"
     words = ["--shapes", "128", "--budget", "540s", "--trials", "5", "--add", "--output", output]

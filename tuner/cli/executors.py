@@ -7,7 +7,7 @@ from pathlib import Path
 from tuner.cli import options
 from tuner.cli.failure import CommandError
 from tuner.evaluate.backend import EXECUTORS, NAMES, open_executor
-from tuner.evaluate.executor import Executor
+from tuner.evaluate.executor import Executor, Opening
 
 
 def executor_for(
@@ -18,12 +18,14 @@ def executor_for(
     executor: str | None = None,
     ray_address: str | None = None,
     cold_l2: bool = False,
+    first: Opening | None = None,
 ) -> Executor:
     """The executor of `--backend`, `--spaces`, `--gpus`, `--executor` and `--ray-address`, or of
     what this machine has.
 
     Args:
         cold_l2: time single launches with a cold L2.
+        first: what is compiled while the GPU of this machine gets ready.
 
     Raises:
         CommandError: it cannot be had; one sentence.
@@ -47,7 +49,9 @@ def executor_for(
         devices = _present(gpus, devices)
         backend = "cuda"
     try:
-        return open_executor(backend, spaces, devices or (0,), jobs, executor, ray_address, cold_l2)
+        return open_executor(
+            backend, spaces, devices or (0,), jobs, executor, ray_address, cold_l2, first
+        )
     except RuntimeError as error:
         asked = f"--backend is {backend}, but " if backend is not None and gpus is None else ""
         raise CommandError(f"{asked}{error}") from error

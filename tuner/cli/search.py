@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,10 +28,12 @@ from tuner.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from kernels.attention.problem import Problem
-    from tuner.evaluate.executor import Executor
+    from kernels.attention.problem import Problem, Specialization
+    from tuner.evaluate.executor import Executor, Opening
     from tuner.record import Record
     from tuner.search.events import Seconds
+    from tuner.search.options import Options
+    from tuner.trial import Candidate
 
 # Numpy's and scipy's matrix libraries read these when they load. The sampler's matrices are small,
 # and the cores are the compilers': with a thread on each of two cores a proposal took 100 ms, with
@@ -136,7 +139,9 @@ def search(
         raise CommandError("--objective is latency, but that needs a --db for its records alone")
     if backend != "replay" and spaces is None and has_gpu():
         samplers.begin_warm_up(sampler)  # while its process starts
-    with executor_for(backend, spaces, None, gpus, executor, ray_address, latency) as opened:
+    settings = Options(trials, budget_s, sampler, sampler_seed, force, templates)
+    first = None if from_misses else _opening(asked.grid()[0], db, settings)
+    with executor_for(backend, spaces, None, gpus, executor, ray_address, latency, first) as opened:
         missed = Missed(asked, opened) if from_misses else None
         problems = asked.grid() if missed is None else missed.problems
         served = _served(opened, problems, templates)
@@ -145,8 +150,8 @@ def search(
         if asked.seqlens is None:
             problems = served  # nobody named what is refused: the rest of the grid will do
         if budget_s is not None:
-            budget_s = max(1.0, budget_s - (time.monotonic() - began))
-        settings = Options(trials, budget_s, sampler, sampler_seed, force, templates)
+            left = max(1.0, budget_s - (time.monotonic() - began))
+            settings = replace(settings, budget_s=left)
         with Layers.open(db) as layers, watching(as_json) as watch:
             if opened.origin == "cuda" and (why := conflict(layers.store, objective)):
                 raise CommandError(f"{why}: give another --db")
@@ -172,6 +177,25 @@ def search(
             _print(records, opened, watch.seconds)
     if problems and not records:
         raise CommandError(watch.refusal)
+
+
+def _opening(problem: Problem, db: str | None, settings: Options) -> Opening:
+    """What a search that begins with `problem` compiles first, by what can be read of `db`."""
+
+    def first(capability: int) -> list[tuple[Candidate, Specialization]]:
+        from tuner.search.opening import opening
+        from tuner.store.errors import StoreError
+        from tuner.store.layers import Layers, never_made
+        from tuner.store.locations import shipped_database
+
+        new = db is not None and never_made(db)
+        try:
+            known = Layers.load(shipped_database() if new else db).standing()
+        except (StoreError, ValueError):  # which opening it for the search will say
+            return []
+        return opening(problem, known, capability, settings)
+
+    return first
 
 
 def _served(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kernels.attention.printable import shown
 from tuner.device import has_gpu
-from tuner.evaluate.executor import Executor
+from tuner.evaluate.executor import Executor, Opening
 
 NAMES = ("cuda", "replay")
 EXECUTORS = ("local", "ray")
@@ -21,12 +21,13 @@ def open_executor(
     executor: str | None = None,
     ray_address: str | None = None,
     cold_l2: bool = False,
+    first: Opening | None = None,
 ) -> Executor:
     """The executor by name; None takes the GPU if there is one, unless `spaces` asks for a replay.
 
     Args:
         spaces: folder of recorded spaces; None: those that come with the package.
-        devices, jobs, cold_l2: see `LocalExecutor`.
+        devices, jobs, cold_l2, first: see `LocalExecutor`.
         executor: `local`, as None, or `ray`: on a cluster, whose GPUs count instead of ours. There
             a replay is a rehearsal: by actors and tasks, as if measured.
         ray_address: see `RayExecutor`.
@@ -54,7 +55,7 @@ def open_executor(
     if backend == "cuda":
         from tuner.evaluate.local import LocalExecutor
 
-        return LocalExecutor(devices, jobs, cold_l2=cold_l2)
+        return LocalExecutor(devices, jobs, cold_l2=cold_l2, first=first)
     from tuner.evaluate.replay import ReplayExecutor
 
     return ReplayExecutor(spaces)

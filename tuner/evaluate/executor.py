@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from kernels.attention import registry
-from kernels.attention.problem import Problem
+from kernels.attention.problem import Problem, Specialization
 from kernels.attention.template import Resources
 from tuner.evaluate.timing import DECIDE_S
 from tuner.target import Target
@@ -66,6 +66,10 @@ class Race:
     def compared(self, candidate: Candidate) -> tuple[float, ...]:
         """The ms that an entrant is compared by, of all rounds that it ran in."""
         return self.deciding.get(candidate, self.entrants[candidate].samples_ms)
+
+
+# Of a GPU's capability: what a search on it compiles first.
+Opening = Callable[[int], Iterable[tuple[Candidate, Specialization]]]
 
 
 class Executor(ABC):

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from kernels.attention.problem import Problem
+from tuner import cuda_driver
 from tuner.evaluate import compiler
 from tuner.evaluate.compile_farm import CompileFarm, available_cpus
 from tuner.evaluate.evaluator import FACTORY, SILENCE_S, Evaluator
-from tuner.evaluate.executor import Compilation, Evaluation, Executor, Race
+from tuner.evaluate.executor import Compilation, Evaluation, Executor, Opening, Race
 from tuner.evaluate.memory import refuse_for_memory
 from tuner.evaluate.timing import DECIDE_S
 from tuner.target import Target
@@ -32,6 +33,7 @@ class LocalExecutor(Executor):
         compile_deadline_s: float = compiler.DEADLINE_S,
         evaluate_deadline_s: float = SILENCE_S,
         cold_l2: bool = False,
+        first: Opening | None = None,
         gpu_factory: str = FACTORY,
         gpu_options: Mapping[str, Any] | None = None,
         compile_factory: str = compiler.FACTORY,
@@ -44,6 +46,8 @@ class LocalExecutor(Executor):
             compile_deadline_s: seconds before a compilation counts as hung.
             evaluate_deadline_s: seconds before a step of an evaluation or race counts as hung.
             cold_l2: empty the L2 cache before every timed launch.
+            first: told the GPU's capability, says what to compile while its process gets ready,
+                which takes as long as a compilation.
             gpu_factory, gpu_options, compile_factory, compile_options: what the processes run, see
                 `Worker`.
 
@@ -77,9 +81,15 @@ class LocalExecutor(Executor):
         )
         self.compile_slots = self._farm.slots
         self.evaluate_slots = len(devices)
-        self._farm.warm_up()  # while the GPU's process gets ready
+        self._farm.warm_up()
+        greetings = [self._threads.submit(each.hello) for each in self._evaluators]
         try:
-            self.target = self._greet()
+            # The driver says at once what the GPU's process, which loads torch, will.
+            if first is not None and (seen := cuda_driver.target()) is not None:
+                capability = seen.hardware.capability
+                for candidate, specialization in first(capability):
+                    self._farm.submit(candidate, specialization, capability)
+            self.target = self._one_kind(greetings)
         except BaseException:
             self.close()
             raise
@@ -123,8 +133,7 @@ class LocalExecutor(Executor):
             evaluator.close()
         self._threads.shutdown(wait=True)
 
-    def _greet(self) -> Target:
-        greetings = [self._threads.submit(each.hello) for each in self._evaluators]
+    def _one_kind(self, greetings: Sequence[Future[Target]]) -> Target:
         targets = [greeting.result() for greeting in greetings]
         for device, target in zip(self._devices, targets):
             if target.hardware != targets[0].hardware:

@@ -20,8 +20,9 @@ from tuner.record import Record
 from tuner.search import neighbours
 from tuner.search.budget import Budget
 from tuner.search.events import Event, Observer, ProblemEnded, ProblemSkipped, Seconds
-from tuner.search.exploration import Exploration, defaults
+from tuner.search.exploration import Exploration
 from tuner.search.forerun import Forerunner, Job
+from tuner.search.opening import defaults
 from tuner.search.options import Options
 from tuner.search.turns import Skip, Turns
 from tuner.search.verdict import Final, begin, crown, incumbent_of
@@ -206,11 +207,11 @@ class _Search:
     def _coming(self, index: int) -> Iterator[Job]:
         """What the problems after number `index` start from: the defaults of those that share its
         binaries or follow soon, and the winners for the like."""
-        first = self._next(index)
+        first, capability = self._next(index), self._executor.target.hardware.capability
         for problem in self._problems[index:]:
             if problem.specialization in first and self._executor.refuse(problem) is None:
                 candidates = self._turns.candidates(problem)
-                for candidate in defaults(problem, candidates, self._executor):
+                for candidate in defaults(problem, candidates, capability):
                     yield problem, candidate
         for specialization, problem in first.items():
             if specialization != self._problems[index].specialization:

@@ -6,10 +6,8 @@ import math
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from itertools import zip_longest
 from typing import Any
 
-from kernels.attention import registry
 from kernels.attention.problem import Problem
 from tuner.evaluate.executor import Compilation, Evaluation, Executor
 from tuner.moments import now
@@ -20,6 +18,7 @@ from tuner.search.candidates import CandidateSet
 from tuner.search.events import Observer, ProblemStarted, Seconds, TrialEnded
 from tuner.search.forerun import Forerunner, Job
 from tuner.search.objective import MARK
+from tuner.search.opening import around, defaults
 from tuner.search.proposals import Proposals
 from tuner.search.recollection import recalled
 from tuner.search.space import search_space
@@ -35,10 +34,6 @@ _LIKELY = 8  # candidates that the model thinks of next, for idle compilers
 # the last trials to nearly any, for whose compilation the GPU would wait with nothing else to do.
 _FAVOUR, _FAVOUR_LATE = 10.0, 1e6
 _LATE = 12
-# Where nothing is known, one trial in so many at most is of a config beside a template's default:
-# by rehearsal of D128 S8192 causal (H200), with what compilers take and figures 0.7 % off, 24 of 24
-# searches then try the best or one within 0.7 % of it, without 16.
-_AROUND = 4
 _LAST_EVALUATION_S = 1.0  # that is waited for when time is up
 
 
@@ -82,7 +77,7 @@ class Exploration:
         if not forget:
             for trial in recalled(problem, candidates, executor, store):
                 self._keep(trial)
-        self.defaults = defaults(problem, candidates, executor)
+        self.defaults = defaults(problem, candidates, executor.target.hardware.capability)
         self._required = dict.fromkeys(c for c in self.defaults if c in candidates)
         self._ended = set(self.trials)
         space = search_space(candidates, problem, executor.target.hardware)
@@ -369,22 +364,3 @@ class Exploration:
             self._again.append(self._compiling.pop(future))
         for task in [task for task in self._evaluating if task.cancel()]:
             self._ready.appendleft(self._evaluating.pop(task))
-
-
-def defaults(
-    problem: Problem, candidates: CandidateSet, executor: Executor
-) -> tuple[Candidate, ...]:
-    """The defaults of the templates that serve `problem`, in the templates' order."""
-    capability = executor.target.hardware.capability
-    return tuple(
-        Candidate(name, registry.get(name).default(problem, capability))
-        for name in dict.fromkeys(c.template for c in candidates.feasible)
-    )
-
-
-def around(defaults: Iterable[Candidate], candidates: CandidateSet, trials: int) -> list[Candidate]:
-    """Candidates that differ from a template's default in one parameter, by turns of the templates:
-    what each is worth where somebody thought best. As many as a search of `trials` begins with."""
-    beside = [candidates.beside(default) for default in defaults]
-    each = [c for turn in zip_longest(*beside) for c in turn if c is not None]
-    return each[: trials // _AROUND]

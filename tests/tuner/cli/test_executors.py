@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
+from kernels.attention import registry
+from kernels.attention.problem import Problem, Specialization
 from tuner.cli.executors import executor_for
 from tuner.cli.failure import CommandError
 from tuner.evaluate import local, ray_cluster
+from tuner.evaluate.executor import Opening
+from tuner.trial import Candidate
 
 Run = Callable[..., Any]
 
@@ -45,7 +49,7 @@ def test_the_gpus_that_are_opened(
     opened = []
     monkeypatch.setattr("tuner.device.gpu_count", lambda: count)
     monkeypatch.setattr(
-        local, "LocalExecutor", lambda devices, jobs, cold_l2: opened.append(devices)
+        local, "LocalExecutor", lambda devices, jobs, cold_l2, first: opened.append(devices)
     )
     executor_for("cuda", None, gpus=gpus)
     assert opened == [devices]
@@ -93,3 +97,27 @@ def test_a_cluster_measures_or_rehearses(monkeypatch: pytest.MonkeyPatch, spaces
     assert made[0] == ("h:1", {})
     assert made[1][1]["gpu_options"]["folder"] == str(spaces)
     assert executor.announce().endswith("; rehearsed by 3 evaluators.")
+
+
+def test_a_search_says_what_to_compile_before_its_gpu_is_ready(
+    tuner: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said: list[list[tuple[Candidate, Specialization]]] = []
+
+    def opened(*_: object, first: Opening, **__: object) -> None:
+        said.append(list(first(90)))
+        raise RuntimeError("that is enough")
+
+    monkeypatch.setattr(local, "LocalExecutor", opened)
+    broken = tmp_path / "broken.db"
+    broken.write_bytes(b"no database")
+    for path in (tmp_path / "new.db", broken):
+        result = tuner("search", "--backend", "cuda", "--hdim", "128", "--causal", "--db", path)
+        assert result.err == "tuner: --backend is cuda, but that is enough\n"
+    assert not (tmp_path / "new.db").exists()
+    new, of_broken = said
+    problem = Problem.on_grid(128, 16384, True)  # what the grid begins with
+    assert {specialization for _, specialization in new} == {problem.specialization}
+    assert new[0][0].config == registry.get(new[0][0].template).default(problem, 90)
+    assert len(new) > 2  # the shipped winners, too
+    assert of_broken == []

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 from fake_workers import TARGET
 
 from kernels.attention.config import Config
-from kernels.attention.problem import Problem
+from kernels.attention.problem import Problem, Specialization
 from tuner.evaluate import local
+from tuner.evaluate.executor import Compilation
 from tuner.evaluate.local import LocalExecutor
+from tuner.target import Target
 from tuner.trial import Candidate, Outcome
 
 pytest.importorskip("torch")
@@ -176,6 +180,56 @@ def test_a_race_of_hopefuls_who_all_fail(executor: LocalExecutor) -> None:
 def test_peers_alone(executor: LocalExecutor) -> None:
     race = executor.race(PROBLEM, [], 2).result(60)
     assert (race.entrants, len(race.peers["fa2"])) == ({}, 2)
+
+
+def test_what_a_search_begins_with_is_compiled_before_the_gpu_has_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def first(capability: int) -> list[tuple[Candidate, Specialization]]:
+        asked.append(capability)
+        return [(RIGHT, PROBLEM.specialization)]
+
+    def opened(seen: Target | None) -> LocalExecutor:
+        monkeypatch.setattr(local.cuda_driver, "target", lambda: seen)
+        return LocalExecutor(
+            jobs=1, first=first, gpu_factory="fake_workers:gpu",
+            compile_factory="fake_workers:compiling",
+        )  # fmt: skip
+
+    submitted: list[Candidate] = []
+    submit = local.CompileFarm.submit
+
+    def noting(self: local.CompileFarm, candidate: Candidate, *more: Any) -> Future[Compilation]:
+        submitted.append(candidate)
+        return submit(self, candidate, *more)
+
+    monkeypatch.setattr(local.CompileFarm, "submit", noting)
+    with opened(TARGET) as executor:
+        assert (asked, submitted) == ([90], [RIGHT])
+        assert executor.compile(PROBLEM, RIGHT).result(30).outcome is Outcome.OK
+    with opened(None) as executor:  # without a driver that answers
+        assert executor.target == TARGET
+    assert asked == [90]
+
+
+def test_a_fault_in_what_comes_first_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[object] = []
+    close = LocalExecutor.close
+
+    def noting(self: LocalExecutor) -> None:
+        closed.append(self)
+        close(self)
+
+    def first(capability: int) -> list[Any]:
+        raise KeyError(capability)
+
+    monkeypatch.setattr(LocalExecutor, "close", noting)
+    monkeypatch.setattr(local.cuda_driver, "target", lambda: TARGET)
+    with pytest.raises(KeyError, match="90"):
+        LocalExecutor(jobs=1, first=first, gpu_factory="fake_workers:gpu")
+    assert len(closed) == 1
 
 
 def test_a_gpu_that_cannot_be_used_is_one_sentence() -> None:
