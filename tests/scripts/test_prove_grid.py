@@ -116,7 +116,7 @@ def test_a_grid_is_searched_from_cold(toy: ToyTemplate, tmp_path: Path) -> None:
     asked: list[list[Candidate]] = []
 
     def opened(first: Any) -> ToyExecutor:
-        asked.append([candidate for candidate, _ in first(90)])
+        asked.append([candidate for candidate, _ in first(ToyExecutor.target)])
         return ToyExecutor()
 
     made = searched(problems, opened, path, 60.0)

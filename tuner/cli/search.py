@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tuner.record import Record
     from tuner.search.events import Seconds
     from tuner.search.options import Options
+    from tuner.target import Target
     from tuner.trial import Candidate
 
 # Numpy's and scipy's matrix libraries read these when they load. The sampler's matrices are small,
@@ -182,7 +183,7 @@ def search(
 def _opening(problem: Problem, db: str | None, settings: Options) -> Opening:
     """What a search that begins with `problem` compiles first, by what can be read of `db`."""
 
-    def first(capability: int) -> list[tuple[Candidate, Specialization]]:
+    def first(target: Target) -> list[tuple[Candidate, Specialization]]:
         from tuner.search.opening import opening
         from tuner.store.errors import StoreError
         from tuner.store.layers import Layers, never_made
@@ -193,7 +194,7 @@ def _opening(problem: Problem, db: str | None, settings: Options) -> Opening:
             known = Layers.load(shipped_database() if new else db).standing()
         except (StoreError, ValueError):  # which opening it for the search will say
             return []
-        return opening(problem, known, capability, settings)
+        return opening(problem, known, target, settings)
 
     return first
 

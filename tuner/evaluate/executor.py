@@ -68,8 +68,8 @@ class Race:
         return self.deciding.get(candidate, self.entrants[candidate].samples_ms)
 
 
-# Of a GPU's capability: what a search on it compiles first.
-Opening = Callable[[int], Iterable[tuple[Candidate, Specialization]]]
+# Of a target: what a search on it compiles first.
+Opening = Callable[[Target], Iterable[tuple[Candidate, Specialization]]]
 
 
 class Executor(ABC):

@@ -46,8 +46,8 @@ class LocalExecutor(Executor):
             compile_deadline_s: seconds before a compilation counts as hung.
             evaluate_deadline_s: seconds before a step of an evaluation or race counts as hung.
             cold_l2: empty the L2 cache before every timed launch.
-            first: told the GPU's capability, says what to compile while its process gets ready,
-                which takes as long as a compilation.
+            first: told the target, says what to compile while the GPU's process gets ready, which
+                takes as long as a compilation.
             gpu_factory, gpu_options, compile_factory, compile_options: what the processes run, see
                 `Worker`.
 
@@ -86,9 +86,8 @@ class LocalExecutor(Executor):
         try:
             # The driver says at once what the GPU's process, which loads torch, will.
             if first is not None and (seen := cuda_driver.target()) is not None:
-                capability = seen.hardware.capability
-                for candidate, specialization in first(capability):
-                    self._farm.submit(candidate, specialization, capability)
+                for candidate, specialization in first(seen):
+                    self._farm.submit(candidate, specialization, seen.hardware.capability)
             self.target = self._one_kind(greetings)
         except BaseException:
             self.close()

@@ -11,6 +11,7 @@ from tuner.record import Record
 from tuner.search import neighbours, samplers
 from tuner.search.candidates import CandidateSet, enumerate_candidates
 from tuner.search.options import Options
+from tuner.target import Target
 from tuner.trial import Candidate
 
 # Where nothing is known, one trial in so many at most is of a config beside a template's default:
@@ -36,14 +37,19 @@ def around(defaults: Iterable[Candidate], candidates: CandidateSet, trials: int)
 
 
 def opening(
-    problem: Problem, records: Sequence[Record], capability: int, options: Options
+    problem: Problem, records: Sequence[Record], target: Target, options: Options
 ) -> list[tuple[Candidate, Specialization]]:
     """What a search of `problem` will compile first, if it knows of `records` and of no trials: to
-    be compiled while whatever it needs besides gets ready.
+    be compiled while whatever it needs besides gets ready. Nothing where a record may make the
+    search needless.
 
     Raises:
         KeyError: an option names a template that is not registered.
     """
+    key = problem, target.hardware.key, target.triton
+    if not options.force and any(record.key == key for record in records):
+        return []
+    capability = target.hardware.capability
     candidates = enumerate_candidates(problem.specialization, capability, options.templates)
     first = defaults(problem, candidates, capability)
     then = neighbours.winners(problem, records, candidates)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from kernels.attention import registry
 from kernels.attention.problem import Problem, Specialization
+from tests.tuner.store import samples
 from tuner.cli.executors import executor_for
 from tuner.cli.failure import CommandError
 from tuner.evaluate import local, ray_cluster
@@ -105,14 +107,15 @@ def test_a_search_says_what_to_compile_before_its_gpu_is_ready(
     said: list[list[tuple[Candidate, Specialization]]] = []
 
     def opened(*_: object, first: Opening, **__: object) -> None:
-        said.append(list(first(90)))
+        said.append(list(first(replace(samples.TARGET, triton="9.9.9"))))
         raise RuntimeError("that is enough")
 
     monkeypatch.setattr(local, "LocalExecutor", opened)
     broken = tmp_path / "broken.db"
     broken.write_bytes(b"no database")
+    words = ("search", "--backend", "cuda", "--hdim", "128", "--causal", "--db")
     for path in (tmp_path / "new.db", broken):
-        result = tuner("search", "--backend", "cuda", "--hdim", "128", "--causal", "--db", path)
+        result = tuner(*words, path)
         assert result.err == "tuner: --backend is cuda, but that is enough\n"
     assert not (tmp_path / "new.db").exists()
     new, of_broken = said

@@ -185,10 +185,10 @@ def test_peers_alone(executor: LocalExecutor) -> None:
 def test_what_a_search_begins_with_is_compiled_before_the_gpu_has_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[int] = []
+    asked: list[Target] = []
 
-    def first(capability: int) -> list[tuple[Candidate, Specialization]]:
-        asked.append(capability)
+    def first(target: Target) -> list[tuple[Candidate, Specialization]]:
+        asked.append(target)
         return [(RIGHT, PROBLEM.specialization)]
 
     def opened(seen: Target | None) -> LocalExecutor:
@@ -207,11 +207,11 @@ def test_what_a_search_begins_with_is_compiled_before_the_gpu_has_answered(
 
     monkeypatch.setattr(local.CompileFarm, "submit", noting)
     with opened(TARGET) as executor:
-        assert (asked, submitted) == ([90], [RIGHT])
+        assert (asked, submitted) == ([TARGET], [RIGHT])
         assert executor.compile(PROBLEM, RIGHT).result(30).outcome is Outcome.OK
     with opened(None) as executor:  # without a driver that answers
         assert executor.target == TARGET
-    assert asked == [90]
+    assert asked == [TARGET]
 
 
 def test_a_fault_in_what_comes_first_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,12 +222,12 @@ def test_a_fault_in_what_comes_first_leaves_no_process(monkeypatch: pytest.Monke
         closed.append(self)
         close(self)
 
-    def first(capability: int) -> list[Any]:
-        raise KeyError(capability)
+    def first(target: Target) -> list[Any]:
+        raise KeyError(target.triton)
 
     monkeypatch.setattr(LocalExecutor, "close", noting)
     monkeypatch.setattr(local.cuda_driver, "target", lambda: TARGET)
-    with pytest.raises(KeyError, match="90"):
+    with pytest.raises(KeyError, match=TARGET.triton):
         LocalExecutor(jobs=1, first=first, gpu_factory="fake_workers:gpu")
     assert len(closed) == 1
 

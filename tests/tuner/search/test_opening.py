@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kernels.attention.config import Config
@@ -28,7 +30,7 @@ def test_it_is_what_a_search_begins_with(
     if known:
         records = [record(problem(seqlen), c) for seqlen, c in zip((2048, 1024), WINNERS)]
     options = Options(trials=40, sampler=sampler)
-    first = opening(P, records, 90, options)
+    first = opening(P, records, ToyExecutor.target, options)
     assert {specialization for _, specialization in first} == {P.specialization}
     assert len(first) == len(set(first)) == count
     executor = ToyExecutor()
@@ -37,7 +39,15 @@ def test_it_is_what_a_search_begins_with(
     assert sorted(map(str, executor.evaluated[: len(tried)])) == sorted(map(str, tried))
 
 
+def test_it_is_nothing_where_a_record_may_do(toy: ToyTemplate) -> None:
+    there = [record(P, WINNERS[0])]
+    assert opening(P, there, ToyExecutor.target, Options()) == []
+    assert opening(P, there, ToyExecutor.target, Options(force=True))
+    elsewhere = [replace(there[0], target=replace(ToyExecutor.target, triton="9.9.9"))]
+    assert opening(P, elsewhere, ToyExecutor.target, Options())
+
+
 def test_it_is_of_the_templates_that_are_asked_for(toy: ToyTemplate) -> None:
-    assert opening(P, [], 90, Options(templates=("toy",)))
+    assert opening(P, [], ToyExecutor.target, Options(templates=("toy",)))
     with pytest.raises(KeyError):
-        opening(P, [], 90, Options(templates=("none",)))
+        opening(P, [], ToyExecutor.target, Options(templates=("none",)))
