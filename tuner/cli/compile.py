@@ -39,7 +39,9 @@ def compile_space(
     limit: Annotated[
         int | None,
         typer.Option(
-            metavar="N", parser=options.whole_number, help="Only the first of each template."
+            metavar="N",
+            parser=options.whole_number,
+            help="Only the first of each template and mask.",
         ),
     ] = None,
     as_json: Json = False,
@@ -47,7 +49,7 @@ def compile_space(
     """Compile every feasible config for a target, without a GPU, and say what each uses.
 
     A config takes some seconds on a core, a headdim has one to three thousand: --limit takes the
-    first of each, of every template.
+    first of each, of every template and mask.
     """
     from kernels.attention import capability
     from kernels.attention.problem import HEADDIMS, Specialization

@@ -105,7 +105,7 @@ def lookup(
                 ),
             ]
         place = "" if has_gpu() else ", where that GPU is"
-        lines.append(("re-tuning", f"{costs[problem]}{place}: {cost.command(problem)}"))
+        lines.append(("tuning", f"{costs[problem]}{place}: {cost.command(problem)}"))
         out.print()
         for name, text in lines:
             print_line(out, f"{name:<9} {text}")

@@ -55,7 +55,8 @@ class Missed:
     def summary(self, planned: list[Problem]) -> str:
         """What there is to do, in a sentence."""
         return (
-            f"{len(self._asked)} misses on this hardware, of which {len(planned)} are to be tuned"
+            f"{len(self._asked)} misses on {self._target.gpu_name}, of which {len(planned)} are to "
+            "be tuned"
         )
 
     def settle(self, searched: Iterable[Problem]) -> None:

@@ -238,7 +238,8 @@ def _print(records: Sequence[Record], executor: Executor, seconds: Seconds) -> N
     if executor.origin == "replay":
         print_line(
             out,
-            "Replayed records displace no measured ones: `tuner show` lists those that stand.",
+            "Replayed records displace no measured ones: `tuner show` lists those that stand, "
+            "`tuner show --all` these, too.",
         )
 
 

@@ -23,10 +23,13 @@ def choose_target(option: str | None, records: Iterable[Record]) -> tuple[Target
         CommandError: nothing fits.
     """
     latest: dict[Target, str] = {}
+    oldest: dict[Hardware, str] = {}
     counts: Counter[Hardware] = Counter()
     for record in records:
-        latest[record.target] = max(record.measured_at, latest.get(record.target, ""))
-        counts[record.target.hardware] += 1
+        target, moment = record.target, record.measured_at
+        latest[target] = max(moment, latest.get(target, ""))
+        oldest[target.hardware] = min(moment, oldest.get(target.hardware, moment))
+        counts[target.hardware] += 1
     known = sorted(latest, key=lambda target: (latest[target], target), reverse=True)
     if option is not None:
         return _named(option, known), "--target"
@@ -37,9 +40,13 @@ def choose_target(option: str | None, records: Iterable[Record]) -> tuple[Target
         return here, "the GPU of this machine"
     if known:
         others = "; --target names another card" if len(counts) > 1 else ""
+        # Of several with as many, the one that has had them longest, as it is with the cards of the
+        # shipped records and spaces; of its targets the latest.
+        most = max(counts.values())
+        first = min((h for h in counts if counts[h] == most), key=lambda h: (oldest[h], h.key))
         return (
-            max(known, key=lambda target: counts[target.hardware]),  # of several the latest
-            f"assumed, since there is no GPU here and most records are of it{others}",
+            next(target for target in known if target.hardware == first),
+            f"assumed, since there is no GPU here and no other card has more records{others}",
         )
     raise CommandError(
         "there is no GPU here and no record to take a target from: name one, such as --target sm_90"

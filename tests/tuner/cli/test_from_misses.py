@@ -50,7 +50,7 @@ def test_what_was_missed_is_tuned_and_forgotten(search: Run, noted) -> None:
     folder = noted(CAUSAL, near, unrecorded)
     said = search()
     assert said.status == 0, said.err
-    assert "3 misses on this hardware, of which 1 are to be tuned" in said.err
+    assert "3 misses on NVIDIA H100 80GB HBM3, of which 1 are to be tuned" in said.err
     assert str(CAUSAL) in said.out
     assert str(FULL) not in said.out
     assert kept(folder) == [unrecorded]

@@ -11,6 +11,7 @@ import pytest
 
 from tests.tuner.store import samples
 from tuner import cuda_driver
+from tuner.cli.targets import choose_target
 from tuner.device import has_gpu
 from tuner.store.database import Store
 from tuner.target import Hardware
@@ -61,7 +62,7 @@ def test_it_explains_in_words(lookup: Run) -> None:
         "why       ",
         "1.37× in seqlen",
         "record ",
-        "re-tuning about ",
+        "tuning    about ",
         f"by its trials so far{place}: {search}",
     ):
         assert word in said.out
@@ -76,12 +77,24 @@ def test_any_card_of_a_capability_has_no_figures_of_its_own(lookup: Run) -> None
 def test_without_a_gpu_it_says_which_card_it_assumed(lookup: Run, searched: Path) -> None:
     said = lookup("--seqlen", "512").out.splitlines()[0]
     assert "NVIDIA H100 80GB HBM3 (sm_90, 132 SMs" in said
-    assert said.endswith("assumed, since there is no GPU here and most records are of it")
+    assert said.endswith("assumed, since there is no GPU here and no other card has more records")
     target = replace(samples.TARGET, gpu_name="Another", hardware=Hardware(80, 108, 40, 400))
     with Store.open(searched) as store:
         assert len(store.records()) > 1
         store.add_record(samples.record(target=target, measured_at="2031-01-01T00:00:00+00:00"))
     assert lookup("--seqlen", "512").out.splitlines()[0] == f"{said}; --target names another card"
+
+
+def test_of_cards_with_as_many_records_it_assumes_the_one_that_had_them_first() -> None:
+    other = replace(samples.TARGET, gpu_name="Another", hardware=Hardware(80, 108, 40, 400))
+    newer = replace(other, driver="999.0")
+    years = [(samples.TARGET, 2030), (other, 2029), (samples.TARGET, 2027), (newer, 2028)]
+    records = [
+        samples.record(number, target=target, measured_at=f"{year}-01-01T00:00:00+00:00")
+        for number, (target, year) in enumerate(years)
+    ]
+    assert choose_target(None, records)[0] == samples.TARGET
+    assert choose_target(None, records[1:])[0] == other  # has more, and its latest target
 
 
 def test_it_says_what_tuning_would_cost(lookup: Run) -> None:
