@@ -24,27 +24,27 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from math import exp, log, log2
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 # This folder for its modules: a package called `scripts` may be installed, and hides it.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
-from kernels.attention.printable import shown
+from kernels.attention.printable import printable, shown
 from kernels.attention.problem import DTYPES, Problem
 from tuner.cli.failure import CommandError
 from tuner.cli.options import seconds as seconds_of
 from tuner.device import has_gpu
 from tuner.evaluate.executor import Executor
-from tuner.evaluate.space_file import RecordedSpace, read_folder, together
+from tuner.evaluate.space_file import RecordedSpace, read_folder
 from tuner.moments import now
 from tuner.record import Record
 from tuner.search import samplers
@@ -78,20 +78,52 @@ RACE_S = 20.0  # kept for the race of one problem
 Row = dict[str, Any]
 
 
+@dataclass
+class Report:
+    """What this script writes."""
+
+    target: dict[str, Any]
+    rows: list[Row] = field(default_factory=list)
+    search: dict[str, Any] | None = None  # what `searched` says, if the records are of such a one
+
+    @classmethod
+    def from_json(cls, form: dict[str, Any]) -> Report:
+        """
+        Raises:
+            LookupError, TypeError, ValueError: this script wrote no such thing.
+        """
+        report = cls(dict(form["target"]), list(form["rows"]), form.get("search"))
+        for row in report.rows:
+            texts = [row[name] for name in ("problem", "kind", "note", "record", "best")]
+            if not _are_texts(texts) or row["kind"] not in ("own", "near"):
+                raise ValueError("a row names no problem")
+            figures = [row[name] for name in ("regret", "tflops") if row[name] is not None]
+            if not all(map(plausible, [*figures, row["raced"]])) or 0 in figures:
+                raise ValueError("a row has figures that cannot be")
+        if (made := report.search) is not None:
+            figures = [made[name] for name in ("budget_s", "seconds", "trials", "records")]
+            figures += made["parts"].values()
+            if not all(map(plausible, figures)) or not _are_texts(made["cut_short"]):
+                raise ValueError("its search has figures that cannot be")
+        return report
+
+
 def fastest(spaces: Iterable[RecordedSpace]) -> list[Candidate]:
-    """Of the spaces of one problem on one card, whose templates compete for the places."""
-    right = [
-        (trial.measurement.steady_ms, candidate)
-        for candidate, trial in together(spaces).items()
-        if trial.measurement
-    ]
+    """Of the spaces of one problem on one card, whose templates compete for the places: each by
+    its own measure, times being by cycles, where it has those, at a middling clock of its own."""
+    right: list[tuple[float, Candidate]] = []
+    for space in spaces:
+        found = [(t.measurement, t.candidate) for t in space.trials.values() if t.measurement]
+        if found:
+            clock = median(measured.steady_ms / measured.median_ms for measured, _ in found)
+            right += [(measured.steady_ms / clock, candidate) for measured, candidate in found]
     right.sort(key=lambda each: each[0])
     return [candidate for _, candidate in right[:BEST_OF_SPACES]]
 
 
 def rivals(
     record: Record,
-    spaces: Iterable[RecordedSpace],
+    spaces: Sequence[RecordedSpace],
     proven: Mapping[Problem, Sequence[Candidate]],
     records: Sequence[Record] = (),
 ) -> tuple[str, list[Candidate]]:
@@ -109,10 +141,8 @@ def rivals(
         recorded.setdefault((header.problem, header.target.hardware), []).append(space)
     known = [(of, list(winners)) for of, winners in proven.items()]
     known += [(of, fastest(measured)) for (of, _), measured in recorded.items()]
-    own = any(
-        of == problem and any(found.template == winner.template for found in winners)
-        for of, winners in known
-    )
+    own = any(space.header.problem == problem for space in spaces_of(winner.template, spaces))
+    own |= any(found.template == winner.template for found in proven.get(problem, ()))
     known += [(other.problem, [other.candidate]) for other in records if other.problem != problem]
 
     def distance(of: Problem) -> tuple[bool, float]:
@@ -124,6 +154,10 @@ def rivals(
     found = dict.fromkeys(candidate for _, winners in alike for candidate in winners)
     kind = "own" if own else "near" if found else "none"
     return kind, [candidate for candidate in found if candidate != winner][:MOST]
+
+
+def spaces_of(template: str, spaces: Iterable[RecordedSpace]) -> Iterator[RecordedSpace]:
+    return (space for space in spaces if space.header.template == template)
 
 
 def measure(record: Record, kind: str, others: Sequence[Candidate], executor: Executor) -> Row:
@@ -179,15 +213,18 @@ def table(report: Report, records: int) -> str:
     for row in rows:
         share = f"{1 / row['regret']:.3f}" if row["regret"] else "–"
         rate = f"{row['tflops']:.0f}" if row["tflops"] else "–"
-        note = row["note"].replace("|", r"\|")
-        cells = (row["problem"], row["kind"], share, rate, str(row["raced"]), note)
+        note = printable(row["note"]).replace("|", r"\|")
+        cells = (printable(row["problem"]), row["kind"], share, rate, str(row["raced"]), note)
         lines.append(f"| {' | '.join(cells)} |")
     below = []
     if (made := report.search) is not None:
-        parts = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in made["parts"].items())
+        parts = printable(
+            ", ".join(f"{name} {seconds:.0f} s" for name, seconds in made["parts"].items())
+        )
+        short = printable(", ".join(made["cut_short"]), 3000) or "none"
         below.append(
             f"searched from cold in {made['seconds']:.0f} s ({parts}): {made['trials']} trials, "
-            f"{made['records']} records; cut short: {', '.join(made['cut_short']) or 'none'}"
+            f"{made['records']} records; cut short: {short}"
         )
     for kind in ("own", "near"):
         regrets = [row["regret"] for row in rows if row["kind"] == kind and row["regret"]]
@@ -222,8 +259,8 @@ def proven_by(report: dict[str, Any]) -> dict[Problem, list[Candidate]]:
 
 def searched(
     problems: Sequence[Problem], opened: Opener, database: Path, budget_s: float
-) -> dict[str, Any]:
-    """Search `problems` from cold into a new `database`; what that took, and of which problems
+) -> Report:
+    """Search `problems` from cold into a new `database`: what that took, and of which problems
     fewer trials were made than were asked for."""
     began = time.monotonic()
     seconds, trials = Seconds(), 0
@@ -245,7 +282,8 @@ def searched(
         left = budget_s - (time.monotonic() - began)  # opening took some
         options = replace(options, budget_s=max(1.0, left))
         records = search(problems, executor, store, [], options, watch)
-    return {
+        target = asdict(executor.target)
+    made = {
         "budget_s": budget_s,
         "seconds": time.monotonic() - began,
         "parts": {**asdict(seconds), "searching": seconds.searching},
@@ -253,36 +291,7 @@ def searched(
         "records": sum(record is not None for record in records),
         "cut_short": [str(problem) for problem in problems if short.get(problem, True)],
     }
-
-
-@dataclass
-class Report:
-    """What this script writes."""
-
-    target: dict[str, Any]
-    rows: list[Row] = field(default_factory=list)
-    search: dict[str, Any] | None = None  # what `searched` says, if the records are of such a one
-
-    @classmethod
-    def from_json(cls, form: dict[str, Any]) -> Report:
-        """
-        Raises:
-            LookupError, TypeError, ValueError: this script wrote no such thing.
-        """
-        report = cls(dict(form["target"]), list(form["rows"]), form.get("search"))
-        for row in report.rows:
-            texts = [row[name] for name in ("problem", "kind", "note", "record", "best")]
-            if not _are_texts(texts) or row["kind"] not in ("own", "near"):
-                raise ValueError("a row names no problem")
-            figures = [row[name] for name in ("regret", "tflops") if row[name] is not None]
-            if not all(map(plausible, [*figures, row["raced"]])) or 0 in figures:
-                raise ValueError("a row has figures that cannot be")
-        if (made := report.search) is not None:
-            figures = [made[name] for name in ("budget_s", "seconds", "trials", "records")]
-            figures += made["parts"].values()
-            if not all(map(plausible, figures)) or not _are_texts(made["cut_short"]):
-                raise ValueError("its search has figures that cannot be")
-        return report
+    return Report(target, search=made)
 
 
 def _are_texts(values: Sequence[Any]) -> bool:
@@ -335,20 +344,19 @@ def main(words: Sequence[str] | None = None) -> None:
             print(f"{report.rows[-1]['problem']}: {report.rows[-1]['regret']}", file=sys.stderr)
 
     with cold() if search_s is not None else nullcontext():
-        made = None
         if search_s is not None:
             problems = plan(dtypes=(arguments.dtype,))
-            made = searched(
+            report = searched(
                 problems, lambda first: LocalExecutor(first=first), arguments.database, search_s
             )
+            keep()
             held = records_of(parser, arguments.database)
         end = time.monotonic() + budget_s
         with LocalExecutor() as executor:
             target = asdict(executor.target)
             there = report.target if report else None
             refusals.elsewhere(parser, arguments.output, there, target)
-            report = report or Report(target, search=made)
-            keep()
+            report = report or Report(target)
             hardware = executor.target.hardware
             records = [
                 record

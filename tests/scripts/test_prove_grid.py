@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,16 @@ import pytest
 from kernels.attention.config import Config
 from kernels.attention.problem import Problem
 from scripts import prove_grid
-from scripts.prove_grid import Report, Row, prove, proven_by, rivals, searched, table
+from scripts.prove_grid import (
+    Report,
+    Row,
+    prove,
+    proven_by,
+    rivals,
+    searched,
+    spaces_of,
+    table,
+)  # fmt: skip
 from scripts.prove_search import Run
 from tests.tuner.search.conftest import ToyExecutor, ToyTemplate, problem, record
 from tuner.evaluate.space_file import read_folder
@@ -37,6 +47,11 @@ def test_the_nearest_spaces_have_the_first_say() -> None:
     assert kind == "own"
     assert [candidate.template for candidate in found[:6]] == ["hopper"] * 6
     assert len(found) == len(set(found)) <= prove_grid.MOST
+    # By its cycles, though the portable template's space beside it has none.
+    (hopper,) = (s for s in spaces_of("hopper", spaces) if s.header.problem == own)
+    measured = {t.candidate: t.measurement for t in hopper.trials.values() if t.measurement}
+    assert found[0] == min(measured, key=lambda candidate: measured[candidate].steady_ms)
+    assert measured[found[0]].cycles
     winner = replace(of_other("hopper", own), candidate=found[0])
     _, others = rivals(winner, spaces, {})
     assert (others[:-1], len(others)) == (found[1:], prove_grid.MOST)  # its own leaves a place
@@ -119,7 +134,10 @@ def test_a_grid_is_searched_from_cold(toy: ToyTemplate, tmp_path: Path) -> None:
         asked.append([candidate for candidate, _ in first(ToyExecutor.target)])
         return ToyExecutor()
 
-    made = searched(problems, opened, path, 60.0)
+    report = searched(problems, opened, path, 60.0)
+    assert report.target == asdict(ToyExecutor.target)
+    made = report.search
+    assert made is not None
     assert asked[0][0] == Candidate("toy", toy.default(problems[0], 90))
     with Store.read_only(path) as store:
         assert {held.problem for held in store.records()} == set(problems)
@@ -127,8 +145,7 @@ def test_a_grid_is_searched_from_cold(toy: ToyTemplate, tmp_path: Path) -> None:
     assert made["records"] == 2
     assert made["cut_short"] == []
     assert made["parts"].keys() >= {"wall", "waiting", "finals", "searching"}
-    report = Report({}, search=json.loads(json.dumps(made)))
-    assert Report.from_json(asdict(report)) == report
+    assert Report.from_json(json.loads(json.dumps(asdict(report)))) == report
     assert f"{made['trials']} trials, 2 records; cut short: none" in table(report, 2)
     for wrong in ({"seconds": -1.0}, {"trials": "many"}, {"cut_short": [1]}, {"cut_short": "ab"}):
         with pytest.raises(ValueError, match="its search has figures that cannot be"):
@@ -165,3 +182,52 @@ def test_the_published_grids_are_such_reports(name: str) -> None:
     path = prove_grid.SPACES.parents[1] / "docs" / name
     report = Report.from_json(json.loads(path.read_text()))
     assert len({row["problem"] for row in report.rows}) == 36
+
+
+def test_the_whole_of_it_from_cold_and_on_from_where_it_ended(
+    toy: ToyTemplate,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("torch")
+    from tuner.evaluate import local
+
+    caches: list[str | None] = []
+
+    def opened(first: object = None) -> ToyExecutor:
+        caches.append(os.environ.get("TRITON_CACHE_DIR"))
+        if len(caches) == 2:
+            raise RuntimeError("the second process finds no GPU")
+        return ToyExecutor()
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", "warm")
+    monkeypatch.setattr(local, "LocalExecutor", opened)
+    monkeypatch.setattr(prove_grid, "has_gpu", lambda: True)
+    monkeypatch.setattr(prove_grid, "SPACES", tmp_path)
+    monkeypatch.setattr(prove_grid, "plan", lambda dtypes: [problem(4096, dtype=dtypes[0])])
+    database, output = tmp_path / "grid.db", tmp_path / "grid.json"
+    words = [str(database), "--output", str(output)]
+    with pytest.raises(RuntimeError, match="finds no GPU"):
+        prove_grid.main([*words, "--search", "60s", "--dtype", "bf16"])
+    assert caches[0] != "warm"
+    searched_for = json.loads(output.read_text())["search"]
+    assert (searched_for["records"], searched_for["budget_s"]) == (1, 60.0)
+    with Store.open(database) as store:
+        (mine,) = store.records()
+        assert mine.problem.dtype == "bf16"
+        store.add_record(record(problem(2048, dtype="bf16"), WORSE))
+        other = replace(mine.target, hardware=replace(mine.target.hardware, sm_count=7))
+        store.add_record(replace(mine, target=other, uid=""))  # of another card
+    prove_grid.main(words)
+    assert caches[-1] == "warm"
+    report = json.loads(output.read_text())
+    assert report["search"] == searched_for
+    assert len(report["rows"]) == 2
+    printed = capsys.readouterr().out
+    assert "searched from cold" in printed
+    assert "of 2 problems" in printed
+    report["target"]["gpu_name"] = "another"
+    output.write_text(json.dumps(report))
+    with pytest.raises(SystemExit):
+        prove_grid.main(words)

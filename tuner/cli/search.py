@@ -141,7 +141,7 @@ def search(
     if backend != "replay" and spaces is None and has_gpu():
         samplers.begin_warm_up(sampler)  # while its process starts
     settings = Options(trials, budget_s, sampler, sampler_seed, force, templates)
-    first = None if from_misses else _opening(asked.grid()[0], db, settings)
+    first = None if from_misses else _opening(asked.grid(), db, settings)
     with executor_for(backend, spaces, None, gpus, executor, ray_address, latency, first) as opened:
         missed = Missed(asked, opened) if from_misses else None
         problems = asked.grid() if missed is None else missed.problems
@@ -180,19 +180,31 @@ def search(
         raise CommandError(watch.refusal)
 
 
-def _opening(problem: Problem, db: str | None, settings: Options) -> Opening:
-    """What a search that begins with `problem` compiles first, by what can be read of `db`."""
+def _opening(problems: Sequence[Problem], db: str | None, settings: Options) -> Opening:
+    """What a search of `problems` compiles first, by what can be read of `db`; nothing where there
+    are trials already, from which it goes on."""
 
     def first(target: Target) -> list[tuple[Candidate, Specialization]]:
         from tuner.search.opening import opening
+        from tuner.store.database import Store
         from tuner.store.errors import StoreError
         from tuner.store.layers import Layers, never_made
-        from tuner.store.locations import shipped_database
+        from tuner.store.locations import shipped_database, user_database
 
-        new = db is not None and never_made(db)
         try:
+            own = user_database(db)
+            new = never_made(own)
             known = Layers.load(shipped_database() if new else db).standing()
-        except (StoreError, ValueError):  # which opening it for the search will say
+            fresh = {record.key for record in known} if not settings.force else set()
+            keys = ((problem, target.hardware.key, target.triton) for problem in problems)
+            problem = next((key[0] for key in keys if key not in fresh), None)
+            if problem is None:
+                return []
+            if not new:
+                with Store.read_only(own) as store:
+                    if store.trials(problem):
+                        return []
+        except (StoreError, TypeError, ValueError):  # which opening it for the search will say
             return []
         return opening(problem, known, target, settings)
 

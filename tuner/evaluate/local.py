@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import queue
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any
 
@@ -84,8 +85,7 @@ class LocalExecutor(Executor):
         self._farm.warm_up()
         greetings = [self._threads.submit(each.hello) for each in self._evaluators]
         try:
-            # The driver says at once what the GPU's process, which loads torch, will.
-            if first is not None and (seen := cuda_driver.target()) is not None:
+            if first is not None and (seen := _seen_before(greetings)) is not None:
                 for candidate, specialization in first(seen):
                     self._farm.submit(candidate, specialization, seen.hardware.capability)
             self.target = self._one_kind(greetings)
@@ -167,6 +167,23 @@ class LocalExecutor(Executor):
     ) -> Race:
         with self._borrowed() as evaluator:
             return evaluator.race(problem, entrants, rounds, decide_s, hopefuls)
+
+
+def _seen_before(greetings: Iterable[Future[Target]]) -> Target | None:
+    """What the driver says that the GPU is, mostly long before the process that loads torch says
+    the same; None if it does not, or if it hangs."""
+    found: Future[Target | None] = Future()
+
+    def ask() -> None:
+        try:
+            found.set_result(cuda_driver.target())
+        except Exception:
+            found.set_result(None)
+
+    threading.Thread(target=ask, name="driver", daemon=True).start()
+    futures: list[Future[Any]] = [found, *greetings]
+    wait(futures, return_when=FIRST_COMPLETED)
+    return found.result() if found.done() else None
 
 
 def _visible(device: int) -> str:

@@ -40,15 +40,11 @@ def opening(
     problem: Problem, records: Sequence[Record], target: Target, options: Options
 ) -> list[tuple[Candidate, Specialization]]:
     """What a search of `problem` will compile first, if it knows of `records` and of no trials: to
-    be compiled while whatever it needs besides gets ready. Nothing where a record may make the
-    search needless.
+    be compiled while whatever it needs besides gets ready.
 
     Raises:
         KeyError: an option names a template that is not registered.
     """
-    key = problem, target.hardware.key, target.triton
-    if not options.force and any(record.key == key for record in records):
-        return []
     capability = target.hardware.capability
     candidates = enumerate_candidates(problem.specialization, capability, options.templates)
     first = defaults(problem, candidates, capability)

@@ -121,11 +121,13 @@ class Turns:
             return None
         if (own.origin == "replay") != (executor.origin == "replay"):
             return None
+        if CUT_SHORT in own.note:
+            return None
         known = len(recalled(problem, candidates, executor, self._store))
         asked = options.trials is not None or options.sampler == "exhaustive"
         # There may be more to try now than there was. Of a record that came without its trials, or
         # of some templates alone, that is not to be told.
         more = known > 0 and options.templates is None
-        if known < wanted and (asked or more or CUT_SHORT in own.note):
+        if known < wanted and (asked or more):
             return None
         return f"has a fresh record of {own.measured_at[:10]}; --force searches again"

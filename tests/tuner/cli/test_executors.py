@@ -16,6 +16,8 @@ from tuner.cli.executors import executor_for
 from tuner.cli.failure import CommandError
 from tuner.evaluate import local, ray_cluster
 from tuner.evaluate.executor import Opening
+from tuner.store.database import Store
+from tuner.store.publish import publish
 from tuner.trial import Candidate
 
 Run = Callable[..., Any]
@@ -105,22 +107,50 @@ def test_a_search_says_what_to_compile_before_its_gpu_is_ready(
     tuner: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     said: list[list[tuple[Candidate, Specialization]]] = []
+    target = samples.TARGET
 
-    def opened(*_: object, first: Opening, **__: object) -> None:
-        said.append(list(first(replace(samples.TARGET, triton="9.9.9"))))
+    def opened(*_: object, first: Opening | None, **__: object) -> None:
+        said.append(list(first(target)) if first else [])
         raise RuntimeError("that is enough")
 
+    def told(path: Path, *more: str) -> list[tuple[Candidate, Specialization]]:
+        words = ("search", "--backend", "cuda", "--hdim", "128", "--causal", "--db")
+        result = tuner(*words, path, *more)
+        assert result.err == "tuner: --backend is cuda, but that is enough\n"
+        return said[-1]
+
     monkeypatch.setattr(local, "LocalExecutor", opened)
+    first, second = Problem.on_grid(128, 16384, True), Problem.on_grid(128, 8192, True)
+    template = registry.get("hopper")
+    default = Candidate("hopper", template.default(first, 90))
+    winner = next(
+        Candidate("hopper", config)
+        for config in template.feasible(first.specialization, 90)
+        if config != default.config
+    )
+    new = tmp_path / "new.db"
+    cold = told(new)
+    assert {specialization for _, specialization in cold} == {first.specialization}
+    assert (default, first.specialization) in cold
+    assert len(cold) > 10  # what is beside the defaults, too
+    assert not new.exists()
+
+    (shipped,) = tmp_path.glob("shipped.db")
+    shipped.unlink()
+    here = samples.record(problem=first, candidate=winner)
+    publish(shipped, [replace(here, target=replace(target, triton="9.9.9"), uid="")])
+    assert (winner, first.specialization) in told(new)
+    assert len(told(new)) == 3  # two defaults and that winner
+
+    # A problem that has its record is not searched; what has trials goes on from those.
+    with Store.open(new) as store:
+        store.add_record(here)
+    assert {c for c, _ in told(new)} == {c for c, _ in told(new, "--force")}
+    with Store.open(new) as store:
+        store.add_trial(samples.trial(problem=second))
+    assert told(new) == []
+    assert told(new, "--force")  # begins with the first, of which there is none
+    assert told(new, "--from-misses") == []
     broken = tmp_path / "broken.db"
     broken.write_bytes(b"no database")
-    words = ("search", "--backend", "cuda", "--hdim", "128", "--causal", "--db")
-    for path in (tmp_path / "new.db", broken):
-        result = tuner(*words, path)
-        assert result.err == "tuner: --backend is cuda, but that is enough\n"
-    assert not (tmp_path / "new.db").exists()
-    new, of_broken = said
-    problem = Problem.on_grid(128, 16384, True)  # what the grid begins with
-    assert {specialization for _, specialization in new} == {problem.specialization}
-    assert new[0][0].config == registry.get(new[0][0].template).default(problem, 90)
-    assert len(new) > 2  # the shipped winners, too
-    assert of_broken == []
+    assert told(broken) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -13,7 +14,7 @@ from fake_workers import TARGET
 from kernels.attention.config import Config
 from kernels.attention.problem import Problem, Specialization
 from tuner.evaluate import local
-from tuner.evaluate.executor import Compilation
+from tuner.evaluate.executor import Compilation, Opening
 from tuner.evaluate.local import LocalExecutor
 from tuner.target import Target
 from tuner.trial import Candidate, Outcome
@@ -186,32 +187,60 @@ def test_what_a_search_begins_with_is_compiled_before_the_gpu_has_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[Target] = []
+    compiled = threading.Event()
+    hello = local.Evaluator.hello
 
     def first(target: Target) -> list[tuple[Candidate, Specialization]]:
         asked.append(target)
         return [(RIGHT, PROBLEM.specialization)]
 
-    def opened(seen: Target | None) -> LocalExecutor:
-        monkeypatch.setattr(local.cuda_driver, "target", lambda: seen)
-        return LocalExecutor(
-            jobs=1, first=first, gpu_factory="fake_workers:gpu",
-            compile_factory="fake_workers:compiling",
-        )  # fmt: skip
+    def late(self: local.Evaluator) -> Target:
+        assert compiled.wait(30) or not asked
+        return hello(self)
 
-    submitted: list[Candidate] = []
-    submit = local.CompileFarm.submit
+    def submit(self: local.CompileFarm, *job: Any) -> Future[Compilation]:
+        future = real(self, *job)
+        future.add_done_callback(lambda _: compiled.set())
+        return future
 
-    def noting(self: local.CompileFarm, candidate: Candidate, *more: Any) -> Future[Compilation]:
-        submitted.append(candidate)
-        return submit(self, candidate, *more)
-
-    monkeypatch.setattr(local.CompileFarm, "submit", noting)
-    with opened(TARGET) as executor:
-        assert (asked, submitted) == ([TARGET], [RIGHT])
+    real = local.CompileFarm.submit
+    monkeypatch.setattr(local.CompileFarm, "submit", submit)
+    monkeypatch.setattr(local.Evaluator, "hello", late)
+    monkeypatch.setattr(local.cuda_driver, "target", lambda: TARGET)
+    with opened(first) as executor:
+        assert asked == [TARGET]
         assert executor.compile(PROBLEM, RIGHT).result(30).outcome is Outcome.OK
-    with opened(None) as executor:  # without a driver that answers
-        assert executor.target == TARGET
-    assert asked == [TARGET]
+
+
+def opened(first: Opening) -> LocalExecutor:
+    return LocalExecutor(
+        jobs=1, first=first, gpu_factory="fake_workers:gpu",
+        compile_factory="fake_workers:compiling",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("driver", ["absent", "broken", "hung"])
+def test_a_driver_that_does_not_answer_costs_no_more_than_that(
+    monkeypatch: pytest.MonkeyPatch, driver: str
+) -> None:
+    released = threading.Event()
+
+    def target() -> Target | None:
+        if driver == "hung":
+            released.wait(60)
+        if driver == "broken":
+            raise OSError("no such library")
+        return None
+
+    def first(_: Target) -> list[Any]:
+        raise AssertionError("there is no target to tell")
+
+    monkeypatch.setattr(local.cuda_driver, "target", target)
+    try:
+        with opened(first) as executor:
+            assert executor.target == TARGET
+    finally:
+        released.set()
 
 
 def test_a_fault_in_what_comes_first_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from kernels.attention.config import Config
@@ -37,14 +35,6 @@ def test_it_is_what_a_search_begins_with(
     driver.search([P], executor, store, records, options)
     tried = [candidate for candidate, _ in first]
     assert sorted(map(str, executor.evaluated[: len(tried)])) == sorted(map(str, tried))
-
-
-def test_it_is_nothing_where_a_record_may_do(toy: ToyTemplate) -> None:
-    there = [record(P, WINNERS[0])]
-    assert opening(P, there, ToyExecutor.target, Options()) == []
-    assert opening(P, there, ToyExecutor.target, Options(force=True))
-    elsewhere = [replace(there[0], target=replace(ToyExecutor.target, triton="9.9.9"))]
-    assert opening(P, elsewhere, ToyExecutor.target, Options())
 
 
 def test_it_is_of_the_templates_that_are_asked_for(toy: ToyTemplate) -> None:

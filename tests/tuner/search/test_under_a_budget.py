@@ -205,6 +205,23 @@ def test_a_cut_short_search_is_no_reason_to_skip_the_next(toy: ToyTemplate, stor
     assert len(store.trials()) == 60
 
 
+def test_a_forced_search_that_was_cut_short_is_no_reason_either(
+    toy: ToyTemplate, store: Store
+) -> None:
+    (whole,), _, _ = run(SlowExecutor(0.0), store, problem())
+    (short,), _, _ = run(
+        SlowExecutor(0.2), store, problem(), inherited=[whole], force=True, budget_s=0.7
+    )
+    assert short is not None
+    assert whole is not None
+    assert whole.uid in short.supersedes
+    assert "cut short" in short.note
+    (found,), events, _ = run(SlowExecutor(0.0), store, problem(), inherited=[short])
+    assert not [e for e in events if isinstance(e, ProblemSkipped)]
+    assert found is not None
+    assert "cut short" not in found.note
+
+
 def test_a_stale_record_is_not_replaced_by_a_search_that_was_cut_short(
     toy: ToyTemplate, store: Store
 ) -> None:
