@@ -31,7 +31,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from math import exp, log, log2
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 # This folder for its modules: a package called `scripts` may be installed, and hides it.
@@ -43,6 +43,7 @@ from kernels.attention.problem import DTYPES, Problem
 from tuner.cli.failure import CommandError
 from tuner.cli.options import seconds as seconds_of
 from tuner.device import has_gpu
+from tuner.evaluate.comparable import together
 from tuner.evaluate.executor import Executor
 from tuner.evaluate.space_file import RecordedSpace, read_folder
 from tuner.moments import now
@@ -109,14 +110,12 @@ class Report:
 
 
 def fastest(spaces: Iterable[RecordedSpace]) -> list[Candidate]:
-    """Of the spaces of one problem on one card, whose templates compete for the places: each by
-    its own measure, times being by cycles, where it has those, at a middling clock of its own."""
-    right: list[tuple[float, Candidate]] = []
-    for space in spaces:
-        found = [(t.measurement, t.candidate) for t in space.trials.values() if t.measurement]
-        if found:
-            clock = median(measured.steady_ms / measured.median_ms for measured, _ in found)
-            right += [(measured.steady_ms / clock, candidate) for measured, candidate in found]
+    """Of the spaces of one problem on one card, whose templates compete for the places."""
+    right = [
+        (trial.measurement.steady_ms, candidate)
+        for candidate, trial in together(spaces).items()
+        if trial.measurement
+    ]
     right.sort(key=lambda each: each[0])
     return [candidate for _, candidate in right[:BEST_OF_SPACES]]
 

@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention import registry
 from kernels.attention.problem import Problem
-from tuner.evaluate.space_file import RecordedSpace, read_space, together
+from tuner.evaluate.comparable import together
+from tuner.evaluate.space_file import RecordedSpace, read_space
 from tuner.evaluate.t4 import SUFFIXES, SpaceError, read_results
 from tuner.search.candidates import CandidateSet
 from tuner.search.features import parameter_features

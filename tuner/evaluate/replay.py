@@ -16,8 +16,9 @@ from typing import TypeVar
 from kernels.attention import registry
 from kernels.attention.problem import Problem
 from tuner.device import has_gpu
+from tuner.evaluate.comparable import rescaled, together
 from tuner.evaluate.executor import Compilation, Evaluation, Executor, Race
-from tuner.evaluate.space_file import RecordedSpace, read_folder, together
+from tuner.evaluate.space_file import RecordedSpace, read_folder
 from tuner.evaluate.t4 import SpaceError
 from tuner.evaluate.timing import DECIDE_S, PLACES, spread
 from tuner.liveness import unserved
@@ -244,12 +245,9 @@ def _at_one_clock(problem: Problem, measured: Measurement) -> Measurement:
     """`measured` as if at 1.5 GHz, whatever it ran at, where cycles were counted."""
     if measured.cycles is None:
         return measured
-    ratio = measured.steady_ms / measured.median_ms
     return replace(
-        measured,
-        median_ms=measured.steady_ms,
-        samples_ms=tuple(ratio * ms for ms in measured.samples_ms),
-        tflops=problem.tflops(measured.steady_ms),
+        rescaled(problem, measured, measured.steady_ms),
+        cycles=measured.cycles,
         sm_clock_mhz=1500,  # see steady_ms
     )
 

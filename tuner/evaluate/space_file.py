@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 from kernels.attention.config import Config
 from kernels.attention.printable import printable, shown
@@ -42,8 +42,6 @@ from tuner.trial import Candidate, Measurement, Outcome, Trial
 
 # The metadata of our files come first and fit in here, so that a folder is listed fast.
 _HEAD_BYTES = 64 << 10
-
-T = TypeVar("T")
 
 _MOST_CHARACTERS = 2000
 _MOST_NUMBER = 2**53
@@ -85,7 +83,10 @@ class RecordedSpace:
                 of = printable(str(result.config))
                 raise SpaceError(f"{self.path} is damaged: of {of}: {error}") from None
             trials[trial.candidate.config] = trial
-        return _by_one_measure(trials)
+        if counted(trials):
+            return trials
+        # Some by cycles and some by time: they are comparable by time alone.
+        return {config: _without_cycles(trial) for config, trial in trials.items()}
 
     def check(self, accept: Callable[[Trial], object]) -> None:
         """Read the whole file, and make sure that every trial is one to `accept`.
@@ -153,24 +154,10 @@ def _cycles(count: float | None, ms: float) -> float | None:
     return count
 
 
-def together(spaces: Iterable[RecordedSpace]) -> dict[Candidate, Trial]:
-    """All trials of several templates for one problem on one card.
-
-    Raises:
-        SpaceError: a file is damaged.
-    """
-    return _by_one_measure(
-        {trial.candidate: trial for space in spaces for trial in space.trials.values()}
-    )
-
-
-def _by_one_measure(trials: dict[T, Trial]) -> dict[T, Trial]:
-    """By cycles where all that was right has them: those count as if at 1.5 GHz, which compares
-    with no time at whatever clock there was."""
-    right = [trial.measurement for trial in trials.values() if trial.outcome is Outcome.OK]
-    if all(measurement and measurement.cycles for measurement in right):
-        return trials
-    return {key: _without_cycles(trial) for key, trial in trials.items()}
+def counted(trials: Mapping[Config, Trial]) -> bool:
+    """Whether all that was right has cycles."""
+    right = (trial.measurement for trial in trials.values() if trial.outcome is Outcome.OK)
+    return all(measured and measured.cycles for measured in right)
 
 
 def _without_cycles(trial: Trial) -> Trial:

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import pytest
 from recording import PEERS, PROBLEM, TARGET, config, one_of_each, trial
@@ -221,19 +222,23 @@ def test_a_race_is_decided_by_cycles_where_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("counted", [False, True])
-def test_templates_are_compared_by_cycles_only_where_both_have_them(
+def test_templates_are_compared_by_cycles_as_far_as_they_have_them(
     tmp_path: Path, counted: bool
 ) -> None:
-    slow = trial(0, ms=0.30, cycles=6e5)  # at 2 GHz, so that it would take 0.4 ms at 1.5
-    fast = trial(1, template="other", ms=0.32, cycles=4.8e5 if counted else None)
-    write_space(tmp_path / "fake.json", [slow])
-    write_space(tmp_path / "other.json", [fast])
+    # At 2 GHz and at 1.6, so that the one that took less time takes more cycles.
+    mine = [trial(0, ms=0.30, cycles=6e5), trial(1, ms=0.35, cycles=5.6e5)]
+    theirs = trial(2, template="other", ms=0.32, cycles=4.8e5 if counted else None)
+    write_space(tmp_path / "fake.json", mine)
+    write_space(tmp_path / "other.json", [theirs])
+    steady, rates = [], []
     with ReplayExecutor(tmp_path) as executor:
-        first, second = (
-            executor.evaluate(PROBLEM, each.candidate, None).result().measurement
-            for each in (slow, fast)
-        )
-    assert first is not None
-    assert second is not None
-    assert first.steady_ms == pytest.approx(0.4 if counted else 0.3)
-    assert second.steady_ms == pytest.approx(0.32)
+        for each in (*mine, theirs):
+            measured = executor.evaluate(PROBLEM, each.candidate, None).result().measurement
+            assert measured is not None
+            steady.append(measured.steady_ms)
+            rates.append(measured.tflops)
+            assert median(measured.samples_ms) == pytest.approx(measured.median_ms)
+    # As at 1.5 GHz, or beside what has no cycles at 1.8, the median of theirs.
+    expected = [0.4, 0.56 / 1.5, 0.32] if counted else [0.6 / 1.8, 0.56 / 1.8, 0.32]
+    assert steady == pytest.approx(expected)
+    assert rates == pytest.approx([PROBLEM.tflops(ms) for ms in expected])
