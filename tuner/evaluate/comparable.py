@@ -1,4 +1,4 @@
-"""Measurements of recorded spaces, some with SM cycles and some with time alone, made comparable."""
+"""Measurements of recorded spaces, some with cycles and some with time alone, made comparable."""
 
 from __future__ import annotations
 
