@@ -26,7 +26,7 @@ from tuner.store.database import Store
 from tuner.trial import Candidate, Outcome, Trial
 
 # Proposals under way at once while there are fewer trials than that: cold, a model is within 2 % of
-# the best after a median of 20 evaluations one at a time, 30 in batches of 8 and 36 in batches of
+# the best after a median of 20 evaluations one at a time, 29 in batches of 8 and 35 in batches of
 # 16 (docs/samplers.md). What the cores could compile besides is left to the forerunner.
 _LEAST_AHEAD = 8
 _LIKELY = 8  # candidates that the model thinks of next, for idle compilers
