@@ -24,10 +24,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from math import exp, log, log2
 from pathlib import Path
@@ -140,7 +140,10 @@ def rivals(
         recorded.setdefault((header.problem, header.target.hardware), []).append(space)
     known = [(of, list(winners)) for of, winners in proven.items()]
     known += [(of, fastest(measured)) for (of, _), measured in recorded.items()]
-    own = any(space.header.problem == problem for space in spaces_of(winner.template, spaces))
+    own = any(
+        (space.header.problem, space.header.template) == (problem, winner.template)
+        for space in spaces
+    )
     own |= any(found.template == winner.template for found in proven.get(problem, ()))
     known += [(other.problem, [other.candidate]) for other in records if other.problem != problem]
 
@@ -153,10 +156,6 @@ def rivals(
     found = dict.fromkeys(candidate for _, winners in alike for candidate in winners)
     kind = "own" if own else "near" if found else "none"
     return kind, [candidate for candidate in found if candidate != winner][:MOST]
-
-
-def spaces_of(template: str, spaces: Iterable[RecordedSpace]) -> Iterator[RecordedSpace]:
-    return (space for space in spaces if space.header.template == template)
 
 
 def measure(record: Record, kind: str, others: Sequence[Candidate], executor: Executor) -> Row:
@@ -278,14 +277,13 @@ def searched(
     options = Options(budget_s=budget_s)
     first = partial(opening, problems[0], (), options=options)
     with opened(first) as executor, Store.open(database) as store:
-        left = budget_s - (time.monotonic() - began)  # opening took some
-        options = replace(options, budget_s=max(1.0, left))
+        options = options.after(time.monotonic() - began)  # which opening took
         records = search(problems, executor, store, [], options, watch)
         target = asdict(executor.target)
     made = {
         "budget_s": budget_s,
         "seconds": time.monotonic() - began,
-        "parts": {**asdict(seconds), "searching": seconds.searching},
+        "parts": seconds.parts,
         "trials": trials,
         "records": sum(record is not None for record in records),
         "cut_short": [str(problem) for problem in problems if short.get(problem, True)],

@@ -32,7 +32,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -112,16 +112,14 @@ def searched(
         if isinstance(event, TrialEnded):
             run.evaluations += event.trial.outcome.timed
         elif isinstance(event, ProblemEnded):
-            run.parts = {**asdict(event.seconds), "searching": event.seconds.searching}
+            run.parts = event.seconds.parts
 
     with cold() as folder:
         began = time.monotonic()
         samplers.begin_warm_up(options.sampler)
         first = partial(opening, problem, (), options=options)
         with opened(first) as executor, Store.open(folder / "configs.db") as store:
-            if options.budget_s is not None:  # of which opening took some
-                left = options.budget_s - (time.monotonic() - began)
-                options = replace(options, budget_s=max(1.0, left))
+            options = options.after(time.monotonic() - began)  # which opening took
             (record,) = search([problem], executor, store, [], options, watch)
             run.seconds = time.monotonic() - began
             if spaces is not None and record is not None and CUT_SHORT not in record.note:

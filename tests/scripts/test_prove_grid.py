@@ -20,9 +20,8 @@ from scripts.prove_grid import (
     proven_by,
     rivals,
     searched,
-    spaces_of,
     table,
-)  # fmt: skip
+)
 from scripts.prove_search import Run
 from tests.tuner.search.conftest import ToyExecutor, ToyTemplate, problem, record
 from tuner.evaluate.space_file import read_folder
@@ -48,7 +47,8 @@ def test_the_nearest_spaces_have_the_first_say() -> None:
     assert [candidate.template for candidate in found[:6]] == ["hopper"] * 6
     assert len(found) == len(set(found)) <= prove_grid.MOST
     # By its cycles, though the portable template's space beside it has none.
-    (hopper,) = (s for s in spaces_of("hopper", spaces) if s.header.problem == own)
+    headers = [(space.header.problem, space.header.template) for space in spaces]
+    hopper = spaces[headers.index((own, "hopper"))]
     measured = {t.candidate: t.measurement for t in hopper.trials.values() if t.measurement}
     assert found[0] == min(measured, key=lambda candidate: measured[candidate].steady_ms)
     assert measured[found[0]].cycles

@@ -6,7 +6,6 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -150,9 +149,7 @@ def search(
         left_out = len(problems) - len(served)
         if asked.seqlens is None:
             problems = served  # nobody named what is refused: the rest of the grid will do
-        if budget_s is not None:
-            left = max(1.0, budget_s - (time.monotonic() - began))
-            settings = replace(settings, budget_s=left)
+        settings = settings.after(time.monotonic() - began)
         with Layers.open(db) as layers, watching(as_json) as watch:
             if opened.origin == "cuda" and (why := conflict(layers.store, objective)):
                 raise CommandError(f"{why}: give another --db")
@@ -195,9 +192,9 @@ def _opening(problems: Sequence[Problem], db: str | None, settings: Options) -> 
             own = user_database(db)
             new = never_made(own)
             known = Layers.load(shipped_database() if new else db).standing()
-            fresh = {record.key for record in known} if not settings.force else set()
-            keys = ((problem, target.hardware.key, target.triton) for problem in problems)
-            problem = next((key[0] for key in keys if key not in fresh), None)
+            fresh = set() if settings.force else {record.key for record in known}
+            here = target.hardware.key, target.triton
+            problem = next((each for each in problems if (each, *here) not in fresh), None)
             if problem is None:
                 return []
             if not new:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass
 
 from kernels.attention.problem import Problem
 from tuner.record import Record
@@ -30,6 +30,11 @@ class Seconds:
         """What is left of `wall`: proposing, storing, telling."""
         known = self.checking + self.timing + self.finals + self.waiting
         return max(0.0, self.wall - known)
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """All of them by name."""
+        return {**asdict(self), "searching": self.searching}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernels.attention.printable import shown
 from tuner.search import samplers
@@ -40,6 +40,12 @@ class Options:
             )
         if self.rounds < 3:
             raise ValueError(f"rounds is {self.rounds}, but must be at least 3")
+
+    def after(self, seconds: float) -> Options:
+        """The same when so much of the budget is spent, of which a second is left at least."""
+        if self.budget_s is None:
+            return self
+        return replace(self, budget_s=max(1.0, self.budget_s - seconds))
 
     def wanted(self, feasible: int) -> int:
         """How many trials a finished search of a problem has."""
