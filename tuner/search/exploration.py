@@ -1,4 +1,7 @@
-"""Exploring one problem: candidates are compiled ahead, evaluated as they are ready, and told."""
+"""Exploring one problem: candidates are compiled ahead, evaluated as they are ready, and told.
+
+While none is ready, the GPUs time those again that may be the fastest.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from tuner.search.budget import Budget
 from tuner.search.candidates import CandidateSet
 from tuner.search.events import Observer, ProblemStarted, Seconds, TrialEnded
 from tuner.search.forerun import Forerunner, Job
+from tuner.search.hopefuls import Hopefuls
 from tuner.search.objective import MARK
 from tuner.search.opening import around, defaults
 from tuner.search.proposals import Proposals
@@ -74,6 +78,7 @@ class Exploration:
         self.cut_short = False  # time was up before there were enough trials
         self._apart = apart
         self._store = store
+        self._hopefuls = Hopefuls(problem, executor)
         if not forget:
             for trial in recalled(problem, candidates, executor, store):
                 self._keep(trial)
@@ -144,6 +149,11 @@ class Exploration:
         right = [trial for trial in self.trials.values() if trial.outcome is Outcome.OK]
         return sorted(right, key=self._rank)
 
+    @property
+    def hopefuls(self) -> list[Candidate]:
+        """Those that may be the fastest, by what timings there are, the fastest first."""
+        return self._hopefuls.among(self.ranking())
+
     def prefetch(self) -> None:
         """Start compiling what will be tried first."""
         self._propose()
@@ -179,10 +189,13 @@ class Exploration:
             idle = budget.clock()
             samplers.warm_up(self._sampler)  # while the first candidates are compiled
             while self._submit():
-                waiting = not self._evaluating
                 if any(future.done() for future in self._compiling):
                     idle = budget.clock()  # till now it was the search that kept the GPU waiting
-                futures: list[Future[Any]] = [*self._evaluating, *self._compiling]
+                elif free := self.executor.evaluate_slots - len(self._evaluating):
+                    self._hopefuls.time_again(self.ranking(), free)
+                again = self._hopefuls.under_way
+                waiting = not self._evaluating and not again
+                futures: list[Future[Any]] = [*self._evaluating, *self._compiling, *again]
                 left = self._time_left(budget, problems)
                 timeout = None if math.isinf(left) else left
                 done, _ = wait(futures, timeout=timeout, return_when=FIRST_COMPLETED)
@@ -190,8 +203,9 @@ class Exploration:
                     self.seconds += Seconds(waiting=budget.clock() - idle)
                 idle = budget.clock()
                 for future in futures:  # in the order of submission: the same seed, the same run
-                    if future in done:
+                    if future in done and future not in again:
                         self._collect(future, observer, budget)
+                self._collect_again()
                 if self._time_left(budget, problems) <= 0:
                     # Also where results are there at once, as in a replay.
                     self._collect_last(observer, budget)
@@ -276,9 +290,7 @@ class Exploration:
         else:
             compiled = self._evaluating.pop(future)
             evaluated: Evaluation = future.result()
-            self.seconds += Seconds(
-                checking=evaluated.checking, timing=evaluated.seconds - evaluated.checking
-            )
+            self.seconds += _spent_on(evaluated)
             self._end(compiled, evaluated, observer, budget)
 
     def _collect_last(self, observer: Observer, budget: Budget) -> None:
@@ -286,6 +298,13 @@ class Exploration:
         done, _ = wait(list(self._evaluating), timeout=_LAST_EVALUATION_S)
         for future in [future for future in self._evaluating if future in done]:
             self._collect(future, observer, budget)
+
+    def _collect_again(self) -> None:
+        for evaluated, trial in self._hopefuls.take(self.trials):
+            self.seconds += _spent_on(evaluated)
+            self.counts[self.trials[trial.candidate].outcome] -= 1
+            self._keep(trial)
+            self._store.add_trial(trial)
 
     def _end(
         self,
@@ -364,3 +383,9 @@ class Exploration:
             self._again.append(self._compiling.pop(future))
         for task in [task for task in self._evaluating if task.cancel()]:
             self._ready.appendleft(self._evaluating.pop(task))
+        self._hopefuls.pause()
+
+
+def _spent_on(evaluated: Evaluation) -> Seconds:
+    timing = evaluated.seconds - evaluated.checking
+    return Seconds(checking=evaluated.checking, timing=timing)

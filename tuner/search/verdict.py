@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from statistics import median
@@ -14,7 +14,6 @@ from tuner.evaluate.timing import (
     HEAT_ROUNDS,
     HEAT_SAMPLE_MS,
     PLACES,
-    SLOWER,
     spread,
 )
 from tuner.moments import now
@@ -22,13 +21,10 @@ from tuner.record import Record, Rival
 from tuner.search import finals
 from tuner.search.events import FinalsStarted, Observer, Seconds
 from tuner.search.exploration import Exploration
+from tuner.search.hopefuls import HOPEFULS
 from tuner.search.objective import MARK
 from tuner.trial import Candidate, Measurement, Outcome, Trial
 
-# The fastest of the exploration that compete for places in the finals. Two trials of one config
-# differ by up to 1 % in cycles, by 5 % where none are counted: at D128 S8192 causal (H200) 11 lie
-# within 4 % of the best of their space.
-HOPEFULS = 16
 # By simulation of six entrants and three peers: a round, and what comes before the first.
 _ROUND_S, _PREPARING_S = 0.3, 1.0
 # Of a heat: the load before, and loading and checking a hopeful.
@@ -80,7 +76,7 @@ def begin(
     always = [default, incumbent.candidate if incumbent else None]
     entrants = dict.fromkeys(c for c in always if c is not None and _passed(exploration, c))
     entrants |= dict.fromkeys(c for c in exploration.required if c in ranked)
-    hopefuls = [c for c in _near(ranking) if c not in entrants][:HOPEFULS]
+    hopefuls = [c for c in exploration.hopefuls if c not in entrants][:HOPEFULS]
     if not entrants and not hopefuls:
         return None
     heat_s = _heat_s([trial for trial in ranking if trial.candidate in hopefuls])
@@ -97,14 +93,6 @@ def begin(
     final = Final(exploration, race, default, incumbent, time.monotonic())
     race.add_done_callback(final.stop)
     return final
-
-
-def _near(ranking: Sequence[Trial]) -> Iterator[Candidate]:
-    """Those that may be the fastest, by single timings, the fastest first; but as many as there are
-    places at least, lest one figure that is far too good leave no other."""
-    for place, trial in enumerate(ranking):
-        if place < PLACES or _measured(trial).steady_ms <= SLOWER * _measured(ranking[0]).steady_ms:
-            yield trial.candidate
 
 
 def _heat_s(hopefuls: Sequence[Trial]) -> float:

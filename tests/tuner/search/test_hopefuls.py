@@ -12,8 +12,8 @@ from kernels.attention.problem import Problem
 from tuner.evaluate.executor import Race
 from tuner.evaluate.timing import DECIDE_S, PLACES
 from tuner.search.driver import search
+from tuner.search.hopefuls import HOPEFULS
 from tuner.search.options import Options
-from tuner.search.verdict import HOPEFULS
 from tuner.store.database import Store
 from tuner.trial import Candidate
 
