@@ -71,7 +71,6 @@ class _Racing:
     index: int
     exploration: Exploration
     final: Final | None
-    wall: float  # seconds that went to its exploration
 
     @property
     def done(self) -> bool:
@@ -101,13 +100,13 @@ class _Search:
         self._turns = Turns(problems, executor, store, options, self._forerunner)
         self._opened: dict[int, Exploration | Skip] = {}
         self._racing: deque[_Racing] = deque()
+        self._accounted = time.monotonic()  # until when we said where the time went
         self._finals_s = 0.0  # of the last ones
 
     def run(self) -> list[Record | None]:
         count = len(self._problems)
         played: list[int] = []
         for index, problem in enumerate(self._problems):
-            began = time.monotonic()
             turn = self._open(index)
             if self._budget.spent and isinstance(turn, Exploration):
                 turn = Skip("the time was up before its turn")
@@ -115,7 +114,7 @@ class _Search:
                 self._results[index] = turn.record
                 self._observer(ProblemSkipped(problem, index, count, turn.record, turn.reason))
             else:
-                self._play(index, turn, count - index, began)
+                self._play(index, turn, count - index)
                 played.append(index)
         self._settle_all()
         self._revisit(played)
@@ -131,12 +130,11 @@ class _Search:
             self._opened[index] = self._turns.open(self._problems[index], self._seeds)
         return self._opened[index]
 
-    def _play(self, index: int, exploration: Exploration, problems: int, began: float) -> None:
+    def _play(self, index: int, exploration: Exploration, problems: int) -> None:
         """Explore, start the finals, and keep the verdicts that are there.
 
         Args:
             problems: still to be searched, this one included.
-            began: when this problem's turn did.
         """
         exploration.seconds = Seconds()
         problem, incumbent = exploration.problem, incumbent_of(exploration, self._seeds)
@@ -149,7 +147,7 @@ class _Search:
         exploration.run(self._observer, index, len(self._problems), self._budget, problems)
         left = end - self._budget.clock()
         final = begin(exploration, incumbent, self._rounds, left, self._observer)
-        self._racing.append(_Racing(index, exploration, final, time.monotonic() - began))
+        self._racing.append(_Racing(index, exploration, final))
         self._look_ahead(index)
         # A race keeps one GPU. Where there are more, the next problem begins on those.
         while self._racing and (
@@ -159,7 +157,7 @@ class _Search:
 
     def _settle(self) -> None:
         """Wait for the oldest finals, and keep their verdict."""
-        oldest, began = self._racing.popleft(), time.monotonic()
+        oldest = self._racing.popleft()
         exploration = oldest.exploration
         record = crown(oldest.final) if oldest.final else None
         if record is not None:
@@ -168,7 +166,8 @@ class _Search:
             self._seeds = [*(r for r in self._seeds if r.key != record.key), record]
             self._results[oldest.index] = record
         compiling = self._forerunner.take_seconds()
-        wall = oldest.wall + time.monotonic() - began
+        before, self._accounted = self._accounted, time.monotonic()
+        wall = self._accounted - before
         self._observer(
             ProblemEnded(
                 exploration.problem,
@@ -202,7 +201,7 @@ class _Search:
         for number, index in enumerate(chosen):
             turn = self._opened[index]
             if isinstance(turn, Exploration) and not self._budget.spent:
-                self._play(index, turn, len(chosen) - number, time.monotonic())
+                self._play(index, turn, len(chosen) - number)
 
     def _coming(self, index: int) -> Iterator[Job]:
         """What the problems after number `index` start from: the defaults of those that share its

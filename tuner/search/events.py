@@ -15,7 +15,7 @@ class Seconds:
     """Where the time of a search went. With one GPU, `wall` is checking, timing, finals, waiting,
     and what the search itself took besides."""
 
-    wall: float = 0.0
+    wall: float = 0.0  # since the problem before, or the search's beginning
     compiling: float = 0.0  # seconds of the compile processes together, beside all the rest
     checking: float = 0.0  # inputs, references, loading, and the correctness gate
     timing: float = 0.0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
@@ -149,10 +149,9 @@ class Exploration:
         right = [trial for trial in self.trials.values() if trial.outcome is Outcome.OK]
         return sorted(right, key=self._rank)
 
-    @property
-    def hopefuls(self) -> list[Candidate]:
-        """Those that may be the fastest, by what timings there are, the fastest first."""
-        return self._hopefuls.among(self.ranking())
+    def hopefuls(self, but: Container[Candidate]) -> list[Candidate]:
+        """Those besides `but` that may be the fastest, by what timings there are."""
+        return self._hopefuls.among(self.ranking(), but)
 
     def prefetch(self) -> None:
         """Start compiling what will be tried first."""
@@ -189,17 +188,15 @@ class Exploration:
             idle = budget.clock()
             samplers.warm_up(self._sampler)  # while the first candidates are compiled
             while self._submit():
-                if any(future.done() for future in self._compiling):
+                if self._compiled:
                     idle = budget.clock()  # till now it was the search that kept the GPU waiting
-                elif free := self.executor.evaluate_slots - len(self._evaluating):
-                    self._hopefuls.time_again(self.ranking(), free)
+                self._time_again()
                 again = self._hopefuls.under_way
-                waiting = not self._evaluating and not again
                 futures: list[Future[Any]] = [*self._evaluating, *self._compiling, *again]
                 left = self._time_left(budget, problems)
                 timeout = None if math.isinf(left) else left
                 done, _ = wait(futures, timeout=timeout, return_when=FIRST_COMPLETED)
-                if waiting:
+                if not self._evaluating and not again:
                     self.seconds += Seconds(waiting=budget.clock() - idle)
                 idle = budget.clock()
                 for future in futures:  # in the order of submission: the same seed, the same run
@@ -299,11 +296,22 @@ class Exploration:
         for future in [future for future in self._evaluating if future in done]:
             self._collect(future, observer, budget)
 
+    @property
+    def _compiled(self) -> bool:
+        return any(future.done() for future in self._compiling)
+
+    def _time_again(self) -> None:
+        """Give GPUs that have nothing else what may be the fastest."""
+        free = self.executor.evaluate_slots - len(self._evaluating)
+        if free > 0 and not self._compiled:
+            self._hopefuls.time_again(self.ranking(), free)
+
     def _collect_again(self) -> None:
         for evaluated, trial in self._hopefuls.take(self.trials):
             self.seconds += _spent_on(evaluated)
             self.counts[self.trials[trial.candidate].outcome] -= 1
             self._keep(trial)
+            self._time_again()  # the GPU need not wait until this is stored
             self._store.add_trial(trial)
 
     def _end(

@@ -6,7 +6,7 @@ is no time lost.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -40,20 +40,21 @@ class Hopefuls:
         """What is being timed again."""
         return tuple(self._again)
 
-    def among(self, ranking: Sequence[Trial]) -> list[Candidate]:
-        """Those of `ranking`, all trials that ended ok, the fastest first, that may be the fastest;
-        but as many as there are places in the finals at least, lest one figure that is far too good
-        leave no other."""
+    def among(self, ranking: Sequence[Trial], but: Container[Candidate] = ()) -> list[Candidate]:
+        """Those of `ranking`, all trials that ended ok, the fastest first, that may be the fastest,
+        and are not among `but`. There are as many as there are places in the finals at least, lest
+        one figure that is far too good leave no other."""
+        fastest = [trial for trial in ranking if trial.candidate not in but][:HOPEFULS]
         return [
             trial.candidate
-            for place, trial in enumerate(ranking)
+            for place, trial in enumerate(fastest)
             if place < PLACES or _steady_ms(trial) <= self._bar(trial, ranking[0])
         ]
 
     def time_again(self, ranking: Sequence[Trial], gpus: int) -> None:
         """Keep so many GPUs busy with hopefuls that have not been timed often enough, those with
         the fewest timings first."""
-        counts = {c: self._count(c) for c in self.among(ranking)[:HOPEFULS]}
+        counts = {c: self._count(c) for c in self.among(ranking)}
         for candidate in self._again.values():
             counts[candidate] = ENOUGH
         while len(self._again) < gpus:

@@ -177,7 +177,7 @@ class SurrogateSampler(BaseSampler):
         unseen = [
             index
             for index in range(len(self._points))
-            if index not in seen and _agrees(self._points[index], fixed)
+            if index not in seen and (not fixed or _agrees(self._points[index], fixed))
         ]
         if not unseen:
             return unseen, None, False

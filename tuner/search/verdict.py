@@ -21,7 +21,6 @@ from tuner.record import Record, Rival
 from tuner.search import finals
 from tuner.search.events import FinalsStarted, Observer, Seconds
 from tuner.search.exploration import Exploration
-from tuner.search.hopefuls import HOPEFULS
 from tuner.search.objective import MARK
 from tuner.trial import Candidate, Measurement, Outcome, Trial
 
@@ -76,7 +75,7 @@ def begin(
     always = [default, incumbent.candidate if incumbent else None]
     entrants = dict.fromkeys(c for c in always if c is not None and _passed(exploration, c))
     entrants |= dict.fromkeys(c for c in exploration.required if c in ranked)
-    hopefuls = [c for c in exploration.hopefuls if c not in entrants][:HOPEFULS]
+    hopefuls = exploration.hopefuls(but=entrants)
     if not entrants and not hopefuls:
         return None
     heat_s = _heat_s([trial for trial in ranking if trial.candidate in hopefuls])

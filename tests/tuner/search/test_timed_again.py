@@ -1,0 +1,167 @@
+"""What a GPU does while nothing is compiled to try."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from concurrent.futures import Future
+from dataclasses import replace
+
+import pytest
+
+from kernels.attention.config import Config
+from kernels.attention.problem import Problem
+from tuner.evaluate.executor import Evaluation
+from tuner.search.driver import search
+from tuner.search.events import Event, ProblemEnded, TrialEnded
+from tuner.search.hopefuls import ENOUGH, HOPEFULS, SURELY_SLOWER, Hopefuls
+from tuner.search.options import Options
+from tuner.store.database import Store
+from tuner.trial import Candidate, Measurement, Outcome, Trial
+
+from .conftest import H100, ToyExecutor, ToyTemplate, problem
+from .test_under_a_budget import SlowExecutor
+
+P = problem()
+
+
+class Noting(SlowExecutor):
+    """Keeps every timing; those in `fickle` are wrong the second time."""
+
+    def __init__(self, compile_s: float = 0.15) -> None:
+        super().__init__(compile_s)
+        self.noise = 0.02
+        self.timings: dict[Candidate, list[Measurement]] = defaultdict(list)
+        self.fickle: set[Candidate] = set()
+
+    def evaluate(self, problem, candidate, best_ms) -> Future[Evaluation]:
+        inner = super().evaluate(problem, candidate, best_ms)
+        ended: Future[Evaluation] = Future()
+
+        def tell(future: Future[Evaluation]) -> None:
+            if future.cancelled():
+                ended.cancel()
+                return
+            result = future.result()
+            assert result.measurement is not None
+            self.timings[candidate].append(result.measurement)
+            if candidate in self.fickle and len(self.timings[candidate]) > 1:
+                result = Evaluation(candidate, Outcome.WRONG, "it was wrong", None, 0.1)
+            ended.set_result(result)
+
+        inner.add_done_callback(tell)
+        return ended
+
+
+def searched(executor: ToyExecutor, store: Store) -> list[Event]:
+    events: list[Event] = []
+    with executor:
+        search([P], executor, store, (), Options(trials=24, sampler="random"), events.append)
+    return events
+
+
+def test_hopefuls_are_timed_again_and_count_by_the_middling_timing(
+    toy: ToyTemplate, store: Store
+) -> None:
+    executor = Noting()
+    events = searched(executor, store)
+    told = [event.trial.candidate for event in events if isinstance(event, TrialEnded)]
+    assert len(told) == len(set(told)) == 24  # a trial is told once, however often it is timed
+    counts = Counter({candidate: len(each) for candidate, each in executor.timings.items()})
+    assert set(counts) == set(told)
+    assert max(counts.values()) == ENOUGH
+    trials = {trial.candidate: trial for trial in store.trials(P)}
+    assert len(trials) == 24
+    for candidate, timings in executor.timings.items():
+        measured = trials[candidate].measurement
+        assert measured is not None
+        ordered = sorted(timing.steady_ms for timing in timings)
+        assert measured.steady_ms == ordered[(len(ordered) - 1) // 2]
+    slowest = sorted(told, key=lambda c: executor.latency(P, c.config))[-6:]
+    assert all(counts[candidate] == 1 for candidate in slowest)
+    assert sum(counts.values()) > 24 + HOPEFULS / 2
+
+
+def test_who_fails_when_timed_again_does_not_race(toy: ToyTemplate, store: Store) -> None:
+    executor = Noting()
+    best = Candidate("toy", toy.default(P, 90))
+    executor.latency = lambda _, config: 1.0 if config == best.config else 1.05
+    executor.fickle = {best}
+    events = searched(executor, store)
+    (record,) = store.records()
+    (stored,) = [trial for trial in store.trials(P) if trial.candidate == best]
+    assert (stored.outcome, stored.reason) == (Outcome.WRONG, "it was wrong")
+    assert record.candidate != best
+    assert best not in executor.raced
+    (ended,) = [event for event in events if isinstance(event, ProblemEnded)]
+    assert ended.counts[Outcome.WRONG] == 1
+    assert sum(ended.counts.values()) == 24
+    assert ended.reasons == {"wrong: it was wrong": 1}
+
+
+def test_where_the_compiler_is_not_waited_for_nothing_is_timed_twice(
+    toy: ToyTemplate, executor: ToyExecutor, store: Store
+) -> None:
+    searched(executor, store)
+    assert len(executor.evaluated) == len(set(executor.evaluated)) == 24
+
+
+def ended(place: int, ms: float, counted: bool) -> Trial:
+    candidate = Candidate("toy", Config(place=place))
+    cycles = ms * 1.5e6 if counted else None
+    measured = Measurement(ms, 0.01, (ms,) * 3, 1.0, 1e-4, cycles=cycles)
+    return Trial(P, H100, candidate, "v", Outcome.OK, "cuda", "2026-11-28T00:00:00+00:00",
+                 measurement=measured)  # fmt: skip
+
+
+class Repeating(ToyExecutor):
+    """Times everything as it was timed before."""
+
+    def __init__(self, trials: list[Trial]) -> None:
+        super().__init__()
+        self.known = {trial.candidate: trial for trial in trials}
+
+    def evaluate(self, problem: Problem, candidate: Candidate, best_ms) -> Future[Evaluation]:
+        assert best_ms is None  # a hopeful is not to be stopped early
+        self.evaluated.append(candidate)
+        future: Future[Evaluation] = Future()
+        measured = self.known[candidate].measurement
+        future.set_result(Evaluation(candidate, Outcome.OK, "", measured, 0.1))
+        return future
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_with_enough_timings_by_cycles_fewer_may_be_the_fastest(counted: bool) -> None:
+    trials = [ended(place, 1 + place / 250, counted) for place in range(40)]
+    executor = Repeating(trials)
+    hopefuls = Hopefuls(P, executor)
+    assert hopefuls.among(trials) == [trial.candidate for trial in trials[:HOPEFULS]]
+    assert hopefuls.among(trials, but={trials[2].candidate}) == [
+        trial.candidate for trial in [*trials[:2], *trials[3 : HOPEFULS + 1]]
+    ]
+    known = {trial.candidate: trial for trial in trials}
+    while True:
+        hopefuls.time_again(trials, 2)
+        if not hopefuls.under_way:
+            break
+        assert len(hopefuls.under_way) <= 2
+        for _, trial in hopefuls.take(known):
+            assert (
+                replace(trial, measured_at=known[trial.candidate].measured_at)
+                == (known[trial.candidate])
+            )
+    counts = Counter(executor.evaluated)
+    assert set(counts) == {trial.candidate for trial in trials[:HOPEFULS]}
+    assert set(counts.values()) == {ENOUGH - 1}
+    near = 1 + int((SURELY_SLOWER - 1) * 250 + 1e-9)  # what lies within so much of the best
+    assert near < HOPEFULS
+    kept = trials[: near if counted else HOPEFULS]
+    assert hopefuls.among(trials) == [trial.candidate for trial in kept]
+
+
+def test_what_is_paused_is_forgotten() -> None:
+    trials = [ended(place, 1 + place / 250, True) for place in range(4)]
+    hopefuls = Hopefuls(P, Repeating(trials))
+    hopefuls.time_again(trials, 2)
+    hopefuls.pause()
+    assert hopefuls.under_way == ()
+    assert hopefuls.take({}) == []
