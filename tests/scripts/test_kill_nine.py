@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "kills"), [("driver", 7), ("worker", 6), ("writer", 7)])
+@pytest.mark.parametrize(("kind", "kills"), [("driver", 5), ("worker", 4), ("writer", 5)])
 def test_a_kill_at_any_moment_loses_repeats_and_damages_nothing(
     kind: str, kills: int, tmp_path: Path
 ) -> None:

@@ -26,14 +26,16 @@ from tuner.search.events import (
     ProblemSkipped,
     ProblemStarted,
     Seconds,
+    TimedAgain,
     TrialEnded,
 )
-from tuner.trial import Outcome, Trial
+from tuner.trial import Candidate, Outcome, Trial
 
 _NAMES: dict[type[Event], str] = {
     ProblemSkipped: "skipped",
     ProblemStarted: "started",
     TrialEnded: "trial",
+    TimedAgain: "again",
     FinalsStarted: "finals",
     ProblemEnded: "ended",
 }
@@ -107,8 +109,11 @@ class PlainWatch(Watch):
     def show(self, event: Event) -> None:
         if isinstance(event, ProblemStarted):
             self._best = None
+        if isinstance(event, TimedAgain):
+            self._best = event.best
+            return
         if isinstance(event, TrialEnded):
-            better = event.best is not self._best and event.best is not None
+            better = _config(event.best) not in (None, _config(self._best))
             self._best = event.best
             if not better and event.done != event.trials:
                 return
@@ -139,7 +144,7 @@ class LiveWatch(Watch):
             )
         elif isinstance(event, FinalsStarted):
             update(self._task, detail=f"finals: {event.finalists} in {event.rounds} or more rounds")
-        else:
+        elif not isinstance(event, TimedAgain):
             self.say(_line(event))
 
 
@@ -167,7 +172,13 @@ def _heading(event: ProblemStarted) -> str:
     return f"[{event.index + 1}/{event.count}] {event.problem}".replace("[", r"\[")
 
 
-def _line(event: Event) -> str:
+def _config(trial: Trial | None) -> Candidate | None:
+    return None if trial is None else trial.candidate
+
+
+def _line(
+    event: ProblemSkipped | ProblemStarted | TrialEnded | FinalsStarted | ProblemEnded,
+) -> str:
     if isinstance(event, ProblemSkipped):
         reason = printable(event.reason.removeprefix(f"{event.problem} "))
         return f"[{event.index + 1}/{event.count}] {event.problem}: {reason}"

@@ -61,5 +61,42 @@ class Budget:
         return self.clock() + part - _reserve(part)
 
 
+class Share:
+    """What one problem has of a budget. Until it begins, that is all the time until the last call:
+    waiting for what must be tried is nobody's share."""
+
+    def __init__(self, budget: Budget, problems: int = 1) -> None:
+        """
+        Args:
+            problems: still to be searched with `budget`, this one included.
+        """
+        self.clock = budget.clock
+        self._budget = budget
+        self._problems = problems
+        self._until: float | None = None
+        self._first_ended: float | None = None
+
+    def begin(self) -> None:
+        """From now on, if it did not before."""
+        if self._until is None:
+            self._until = min(self._budget.share(self._problems), self._budget.last_call)
+
+    @property
+    def left(self) -> float:
+        """Seconds until the problem should go to its finals; 0 after that."""
+        end = self._budget.last_call if self._until is None else self._until
+        return max(0.0, end - self.clock())
+
+    def eta_s(self, done: int, trials: int) -> float | None:
+        """Seconds until all of `trials` will have ended, or the time is up, told as each of the
+        `done` ends. None after the first, which may have waited for processes and compilers, as no
+        other does."""
+        if self._first_ended is None:
+            self._first_ended = self.clock()
+            return None
+        each_s = (self.clock() - self._first_ended) / (done - 1)
+        return min(each_s * (trials - done), math.inf if self._until is None else self.left)
+
+
 def _reserve(seconds: float) -> float:
     return 0.0 if math.isinf(seconds) else min(_FINALS_SHARE * seconds, _FINALS_SECONDS)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, astuple, dataclass
 
 from kernels.attention.problem import Problem
+from tuner.evaluate.executor import Evaluation
 from tuner.record import Record
 from tuner.trial import Outcome, Trial
 
@@ -13,7 +14,8 @@ from tuner.trial import Outcome, Trial
 @dataclass(frozen=True)
 class Seconds:
     """Where the time of a search went. With one GPU, `wall` is checking, timing, finals, waiting,
-    and what the search itself took besides."""
+    and what the search itself took besides. With more, problems overlap: only their sum says much.
+    """
 
     wall: float = 0.0  # since the problem before, or the search's beginning
     compiling: float = 0.0  # seconds of the compile processes together, beside all the rest
@@ -21,6 +23,12 @@ class Seconds:
     timing: float = 0.0
     finals: float = 0.0
     waiting: float = 0.0  # with nothing compiled to evaluate
+
+    @classmethod
+    def of(cls, evaluated: Evaluation) -> Seconds:
+        """What an evaluation took."""
+        checking = evaluated.checking
+        return cls(checking=checking, timing=evaluated.seconds - checking)
 
     def __add__(self, other: Seconds) -> Seconds:
         return Seconds(*(a + b for a, b in zip(astuple(self), astuple(other))))
@@ -68,6 +76,15 @@ class TrialEnded:
 
 
 @dataclass(frozen=True)
+class TimedAgain:
+    """A trial was timed once more, while nothing was compiled to try."""
+
+    trial: Trial  # as it counts now: by its middling timing, and as it ended the last time
+    best: Trial | None
+    counts: Mapping[Outcome, int]
+
+
+@dataclass(frozen=True)
 class FinalsStarted:
     problem: Problem
     finalists: int
@@ -85,5 +102,5 @@ class ProblemEnded:
     cut_short: bool = False  # time was up before there were enough trials
 
 
-Event = ProblemSkipped | ProblemStarted | TrialEnded | FinalsStarted | ProblemEnded
+Event = ProblemSkipped | ProblemStarted | TrialEnded | TimedAgain | FinalsStarted | ProblemEnded
 Observer = Callable[[Event], None]

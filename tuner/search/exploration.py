@@ -16,9 +16,9 @@ from tuner.evaluate.executor import Compilation, Evaluation, Executor
 from tuner.moments import now
 from tuner.record import Record
 from tuner.search import neighbours, samplers
-from tuner.search.budget import Budget
+from tuner.search.budget import Budget, Share
 from tuner.search.candidates import CandidateSet
-from tuner.search.events import Observer, ProblemStarted, Seconds, TrialEnded
+from tuner.search.events import Observer, ProblemStarted, Seconds, TimedAgain, TrialEnded
 from tuner.search.forerun import Forerunner, Job
 from tuner.search.hopefuls import Hopefuls
 from tuner.search.objective import MARK
@@ -82,6 +82,7 @@ class Exploration:
         if not forget:
             for trial in recalled(problem, candidates, executor, store):
                 self._keep(trial)
+        self._recalled = frozenset(self.trials)  # of earlier searches, compiled by nobody here
         self.defaults = defaults(problem, candidates, executor.target.hardware.capability)
         self._required = dict.fromkeys(c for c in self.defaults if c in candidates)
         self._ended = set(self.trials)
@@ -109,13 +110,9 @@ class Exploration:
         self._compiling: dict[Future[Compilation], Candidate] = {}
         self._evaluating: dict[Future[Evaluation], Compilation] = {}
         self._ready: deque[Compilation] = deque()
-        self._again: deque[Candidate] = deque()  # proposed, but no longer being compiled
+        self._recompile: deque[Candidate] = deque()  # proposed, but no longer being compiled
         self._guessed_at = -1  # trials told when the next line was worked out
         self._guesses: Sequence[Job] = ()
-        # On the budget's clock: when its share of the time ends, once it has one; and when the
-        # first trial ended, which may have waited for processes and compilers, as no other does.
-        self._until: float | None = None
-        self._first_ended: float | None = None
 
     def require(self, candidates: Iterable[Candidate]) -> None:
         """Try these first, and whatever the time until the last call, like the defaults."""
@@ -170,8 +167,7 @@ class Exploration:
         Args:
             problems: still to be searched with `budget`, this one included.
         """
-        budget = budget or Budget()
-        self._until = self._first_ended = None
+        share = Share(budget or Budget(), problems)
         self._done_before = self._done
         required = sum(candidate in self._proposals for candidate in self.missing)
         most = self._started + self._proposals.left
@@ -185,30 +181,31 @@ class Exploration:
         self.cut_short = True
         try:
             self._submit()
-            idle = budget.clock()
+            idle = share.clock()
             samplers.warm_up(self._sampler)  # while the first candidates are compiled
             while self._submit():
-                if self._compiled:
-                    idle = budget.clock()  # till now it was the search that kept the GPU waiting
-                self._time_again()
+                self._time_again(share)
+                if self._compilation_ended:
+                    idle = share.clock()  # till now it was the search that kept the GPU waiting
                 again = self._hopefuls.under_way
                 futures: list[Future[Any]] = [*self._evaluating, *self._compiling, *again]
-                left = self._time_left(budget, problems)
+                left = self._time_left(share)
                 timeout = None if math.isinf(left) else left
                 done, _ = wait(futures, timeout=timeout, return_when=FIRST_COMPLETED)
                 if not self._evaluating and not again:
-                    self.seconds += Seconds(waiting=budget.clock() - idle)
-                idle = budget.clock()
+                    self.seconds += Seconds(waiting=share.clock() - idle)
+                idle = share.clock()
                 for future in futures:  # in the order of submission: the same seed, the same run
                     if future in done and future not in again:
-                        self._collect(future, observer, budget)
-                self._collect_again()
-                if self._time_left(budget, problems) <= 0:
+                        self._collect(future, observer, share)
+                self._collect_again(observer, share)
+                if self._time_left(share) <= 0:
                     # Also where results are there at once, as in a replay.
-                    self._collect_last(observer, budget)
+                    self._collect_last(observer, share)
                     self.cut_short = self.left > 0
                     return
             self.cut_short = False
+            self._collect_last(observer, share)
         finally:
             self._pause()
 
@@ -223,6 +220,8 @@ class Exploration:
 
     def _feed(self) -> None:
         """Give the GPUs what is compiled."""
+        if self._ready:
+            self._hopefuls.withdraw()
         while self._ready and len(self._evaluating) < self.executor.evaluate_slots:
             compiled = self._ready.popleft()
             candidate = compiled.candidate
@@ -239,8 +238,8 @@ class Exploration:
         return None
 
     def _propose(self) -> None:
-        while self._again:
-            self._compile(self._again.popleft())
+        while self._recompile:
+            self._compile(self._recompile.popleft())
         most = self.executor.compile_slots + self.executor.evaluate_slots
         window = most
         if self._learns:
@@ -271,11 +270,11 @@ class Exploration:
             self._guesses = [(self.problem, c) for c in self._proposals.likely(_LIKELY)]
         return self._guesses
 
-    def _collect(self, future: Future[Any], observer: Observer, budget: Budget) -> None:
+    def _collect(self, future: Future[Any], observer: Observer, share: Share) -> None:
         if future in self._compiling:
             candidate = self._compiling.pop(future)
             if future.cancelled():  # by another problem that wanted the same binary
-                self._again.append(candidate)
+                self._recompile.append(candidate)
                 return
             compiled: Compilation = future.result()
             spent = self._forerunner.note(compiled, self.problem.specialization)
@@ -283,43 +282,51 @@ class Exploration:
             if compiled.outcome is Outcome.OK:
                 self._ready.append(compiled)
             else:
-                self._end(compiled, None, observer, budget)
+                self._end(compiled, None, observer, share)
         else:
             compiled = self._evaluating.pop(future)
             evaluated: Evaluation = future.result()
-            self.seconds += _spent_on(evaluated)
-            self._end(compiled, evaluated, observer, budget)
+            self.seconds += Seconds.of(evaluated)
+            self._end(compiled, evaluated, observer, share)
 
-    def _collect_last(self, observer: Observer, budget: Budget) -> None:
-        """The evaluation under way when time was up: the finals would wait for it anyway."""
-        done, _ = wait(list(self._evaluating), timeout=_LAST_EVALUATION_S)
+    def _collect_last(self, observer: Observer, share: Share) -> None:
+        """What is on a GPU at the end: the finals would wait for it anyway."""
+        self._hopefuls.withdraw()
+        futures = [*self._evaluating, *self._hopefuls.under_way]
+        done, _ = wait(futures, timeout=_LAST_EVALUATION_S)
         for future in [future for future in self._evaluating if future in done]:
-            self._collect(future, observer, budget)
+            self._collect(future, observer, share)
+        self._collect_again(observer, share)
 
     @property
-    def _compiled(self) -> bool:
+    def _compilation_ended(self) -> bool:
         return any(future.done() for future in self._compiling)
 
-    def _time_again(self) -> None:
-        """Give GPUs that have nothing else what may be the fastest."""
+    def _time_again(self, share: Share) -> None:
+        """Give GPUs for which nothing is compiled what may be the fastest."""
         free = self.executor.evaluate_slots - len(self._evaluating)
-        if free > 0 and not self._compiled:
-            self._hopefuls.time_again(self.ranking(), free)
+        busy = self._apart or self._ready or self._compilation_ended or free <= 0
+        if not busy and self._compiling and share.left > 0:
+            self._hopefuls.time_again(self.ranking(), free, but=self._recalled)
 
-    def _collect_again(self) -> None:
+    def _collect_again(self, observer: Observer, share: Share) -> None:
+        """What was timed again."""
         for evaluated, trial in self._hopefuls.take(self.trials):
-            self.seconds += _spent_on(evaluated)
+            self.seconds += Seconds.of(evaluated)
             self.counts[self.trials[trial.candidate].outcome] -= 1
             self._keep(trial)
-            self._time_again()  # the GPU need not wait until this is stored
-            self._store.add_trial(trial)
+            try:
+                self._time_again(share)  # the GPU need not wait until this is stored
+            finally:
+                self._store.add_trial(trial)
+            observer(TimedAgain(trial, self.best, dict(self.counts)))
 
     def _end(
         self,
         compiled: Compilation,
         evaluated: Evaluation | None,
         observer: Observer,
-        budget: Budget,
+        share: Share,
     ) -> None:
         last = evaluated or compiled
         candidate = compiled.candidate
@@ -345,21 +352,14 @@ class Exploration:
             return
         self._keep(trial)
         try:
-            if budget.clock() < self._end_of(budget):
+            if share.left > 0:
                 self._feed()  # at once: the GPU need not wait until this is stored
         finally:
             self._store.add_trial(trial)
         self._proposals.tell(trial)
         self._done += 1
-        clock = budget.clock()
         done, trials = self._done - self._done_before, self._target - self._done_before
-        eta: float | None = None
-        if self._first_ended is None:
-            self._first_ended = clock
-        else:
-            eta = (clock - self._first_ended) / (done - 1) * (trials - done)
-            if self._until is not None:
-                eta = min(eta, max(0.0, self._until - clock))
+        eta = share.eta_s(done, trials)
         observer(TrialEnded(trial, done, trials, self.best, dict(self.counts), eta))
 
     def _keep(self, trial: Trial) -> None:
@@ -376,24 +376,15 @@ class Exploration:
         assert trial.measurement is not None
         return trial.measurement.steady_ms, self.candidates.rank(trial.candidate)
 
-    def _time_left(self, budget: Budget, problems: int) -> float:
-        """Waiting for what must be tried is nobody's share; that begins once it has ended."""
-        if self._until is None and not self.missing:
-            self._until = min(budget.share(problems), budget.last_call)
-        return max(0.0, self._end_of(budget) - budget.clock())
-
-    def _end_of(self, budget: Budget) -> float:
-        return budget.last_call if self._until is None else self._until
+    def _time_left(self, share: Share) -> float:
+        if not self.missing:
+            share.begin()
+        return share.left
 
     def _pause(self) -> None:
         """Free compilers and GPUs. What runs already goes on, and is collected in the next run."""
         for future in [future for future in self._compiling if future.cancel()]:
-            self._again.append(self._compiling.pop(future))
+            self._recompile.append(self._compiling.pop(future))
         for task in [task for task in self._evaluating if task.cancel()]:
             self._ready.appendleft(self._evaluating.pop(task))
-        self._hopefuls.pause()
-
-
-def _spent_on(evaluated: Evaluation) -> Seconds:
-    timing = evaluated.seconds - evaluated.checking
-    return Seconds(checking=evaluated.checking, timing=timing)
+        self._hopefuls.forget()

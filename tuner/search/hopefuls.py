@@ -1,12 +1,12 @@
 """Who may be the fastest, by few timings each; and more of these while a GPU has nothing to try.
 
-What the finals must tell apart is the less the better the trials have: so a wait for the compiler
-is no time lost.
+What the finals must tell apart is the less the better the trials are known: so a wait for the
+compiler is no time lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -32,13 +32,13 @@ class Hopefuls:
     def __init__(self, problem: Problem, executor: Executor) -> None:
         self._problem = problem
         self._executor = executor
-        self._timings: dict[Candidate, list[Measurement]] = {}  # where more than one
-        self._again: dict[Future[Evaluation], Candidate] = {}
+        self._timings: dict[Candidate, list[Measurement]] = {}  # of those timed more than once
+        self._under_way: dict[Future[Evaluation], Candidate] = {}
 
     @property
     def under_way(self) -> tuple[Future[Evaluation], ...]:
         """What is being timed again."""
-        return tuple(self._again)
+        return tuple(self._under_way)
 
     def among(self, ranking: Sequence[Trial], but: Container[Candidate] = ()) -> list[Candidate]:
         """Those of `ranking`, all trials that ended ok, the fastest first, that may be the fastest,
@@ -51,34 +51,32 @@ class Hopefuls:
             if place < PLACES or _steady_ms(trial) <= self._bar(trial, ranking[0])
         ]
 
-    def time_again(self, ranking: Sequence[Trial], gpus: int) -> None:
-        """Keep so many GPUs busy with hopefuls that have not been timed often enough, those with
-        the fewest timings first."""
-        counts = {c: self._count(c) for c in self.among(ranking)}
-        for candidate in self._again.values():
-            counts[candidate] = ENOUGH
-        while len(self._again) < gpus:
-            if not counts or min(counts.values()) >= ENOUGH:
-                return
-            candidate = min(counts, key=counts.__getitem__)
-            counts[candidate] = ENOUGH
+    def time_again(self, ranking: Sequence[Trial], gpus: int, but: Container[Candidate]) -> None:
+        """Keep so many GPUs busy with hopefuls that have not been timed often enough and are not
+        among `but`, those with the fewest timings first."""
+        busy = self._under_way.values()
+        free = [c for c in self.among(ranking, but) if c not in busy and self._count(c) < ENOUGH]
+        for candidate in sorted(free, key=self._count)[: max(0, gpus - len(busy))]:
             future = self._executor.evaluate(self._problem, candidate, None)
-            self._again[future] = candidate
+            self._under_way[future] = candidate
 
-    def take(self, trials: Mapping[Candidate, Trial]) -> list[tuple[Evaluation, Trial]]:
-        """What was timed again since the last call, and what `trials` are by that: one counts by
+    def take(self, trials: Mapping[Candidate, Trial]) -> Iterator[tuple[Evaluation, Trial]]:
+        """What was timed again since the last call, and what of `trials` that is now: one counts by
         its middling timing, and ends as it last did."""
-        ended = [future for future in self._again if future.done()]
-        for future in ended:
-            del self._again[future]
-        evaluated = [future.result() for future in ended if not future.cancelled()]
-        return [(each, self._amended(trials[each.candidate], each)) for each in evaluated]
+        for future in [future for future in self._under_way if future.done()]:
+            del self._under_way[future]
+            evaluated = future.result()
+            yield evaluated, self._amended(trials[evaluated.candidate], evaluated)
 
-    def pause(self) -> None:
-        """Begin no more of what was asked for, and forget what is under way."""
-        for future in self._again:
-            future.cancel()
-        self._again.clear()
+    def withdraw(self) -> None:
+        """Ask no more for what no GPU has begun with."""
+        for future in [future for future in self._under_way if future.cancel()]:
+            del self._under_way[future]
+
+    def forget(self) -> None:
+        """Whatever becomes of what is under way."""
+        self.withdraw()
+        self._under_way.clear()
 
     def _amended(self, trial: Trial, again: Evaluation) -> Trial:
         measured = again.measurement
@@ -96,21 +94,20 @@ class Hopefuls:
         assert trial.measurement is not None
         timings = self._timings.setdefault(trial.candidate, [trial.measurement])
         timings.append(measured)
-        alike = [m for m in timings if (m.cycles is None) == (timings[0].cycles is None)]
-        return sorted(alike, key=lambda m: m.steady_ms)[(len(alike) - 1) // 2]
+        alike = [each for each in timings if each.cycles is not None] or timings
+        return sorted(alike, key=lambda each: each.steady_ms)[len(alike) // 2]
 
     def _count(self, candidate: Candidate) -> int:
         """How often it was timed."""
         return len(self._timings.get(candidate, [None]))
 
     def _bar(self, trial: Trial, best: Trial) -> float:
-        sure = all(self._known_well(each) for each in (trial, best))
+        sure = self._known_well(trial.candidate) and self._known_well(best.candidate)
         return (SURELY_SLOWER if sure else SLOWER) * _steady_ms(best)
 
-    def _known_well(self, trial: Trial) -> bool:
-        measured = trial.measurement
-        counted = measured is not None and measured.cycles is not None
-        return counted and self._count(trial.candidate) >= ENOUGH
+    def _known_well(self, candidate: Candidate) -> bool:
+        timings = self._timings.get(candidate, [])
+        return sum(each.cycles is not None for each in timings) >= ENOUGH
 
 
 def _steady_ms(trial: Trial) -> float:

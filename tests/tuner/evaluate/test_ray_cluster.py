@@ -272,7 +272,7 @@ def test_wall_clock_shrinks_with_evaluators(
             cluster.add_node(num_cpus=1, num_gpus=1)
         cluster.wait_for_nodes()
         watch = Watch()
-        with rehearsed(cluster, pace=8.0) as executor:
+        with rehearsed(cluster, pace=5.0) as executor:
             assert executor.evaluate_slots == 2 + added
             # First the compilers start, which on few cores takes longer than all the rest.
             search(executor, tmp_path / f"{added}-first.db", lambda _: None)

@@ -94,7 +94,7 @@ def test_wall_clock_shrinks_with_evaluators_and_every_trial_is_told_once(
     walls = []
     for evaluators in (1, 3):
         watch = Watch()
-        with rehearsed(evaluators, pace=8.0) as executor:
+        with rehearsed(evaluators, pace=5.0) as executor:
             found = search(executor, tmp_path / f"{evaluators}.db", watch)
         walls.append(watch.seconds)
         assert found.candidate == undisturbed.candidate
