@@ -6,7 +6,7 @@ from kernels.attention.problem import Problem
 from tuner.evaluate.executor import Executor
 from tuner.search.candidates import CandidateSet
 from tuner.store.database import Store
-from tuner.trial import Trial
+from tuner.trial import Outcome, Trial
 
 
 def recalled(
@@ -23,5 +23,14 @@ def recalled(
         for trial in stored
         if trial.candidate in candidates
         and trial.template_version == executor.template_version(problem, trial.candidate.template)
-        and not (executor.counts_cycles and trial.measurement and trial.measurement.cycles is None)
+        and (not executor.counts_cycles or _comparable_by_cycles(trial))
     ]
+
+
+def _comparable_by_cycles(trial: Trial) -> bool:
+    """Whether cycles were counted; or it was stopped after two samples, mostly single launches that
+    are too short to count in: so slow that no clock explains it."""
+    measured = trial.measurement
+    if measured is None or measured.cycles is not None:
+        return True
+    return trial.outcome is Outcome.PRUNED and len(measured.samples_ms) <= 2

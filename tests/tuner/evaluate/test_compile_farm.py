@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import wait
@@ -12,7 +14,9 @@ import pytest
 from kernels.attention import registry
 from kernels.attention.config import Config
 from kernels.attention.problem import Problem, Specialization
+from tuner.evaluate import compiler
 from tuner.evaluate.compile_farm import CompileFarm
+from tuner.evaluate.process import Worker
 from tuner.trial import Candidate, Outcome
 
 D64 = Specialization(64, True, "fp16")
@@ -24,6 +28,20 @@ def farm() -> Iterator[CompileFarm]:
     farm = CompileFarm(jobs=2, deadline_s=1.5, factory=FACTORY)
     yield farm
     farm.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such priorities")
+def test_compilers_make_way_for_the_process_that_measures() -> None:
+    pytest.importorskip("triton")
+    worker = Worker(compiler.FACTORY)
+    try:
+        worker.start()
+        assert worker.pid is not None
+        ours = os.getpriority(os.PRIO_PROCESS, 0)
+        assert os.getpriority(os.PRIO_PROCESS, worker.pid) == min(19, ours + 5)
+        assert ours == os.getpriority(os.PRIO_PROCESS, 0)
+    finally:
+        worker.close()
 
 
 def candidate(kind: str, **more: int) -> Candidate:

@@ -9,7 +9,7 @@ import pytest
 
 from kernels.attention.config import Config
 from kernels.attention.problem import Problem
-from tuner.evaluate.executor import Compilation
+from tuner.evaluate.executor import Compilation, Evaluation
 from tuner.evaluate.timing import PLACES
 from tuner.resolve import resolve
 from tuner.search import samplers
@@ -198,6 +198,36 @@ def test_trials_by_time_are_no_trials_where_cycles_are_counted(
     executor.counts_cycles = True
     run(executor, store, trials=10)
     assert len(executor.evaluated) == 20
+
+
+@pytest.mark.parametrize(("outcome", "samples", "known"), [
+    (Outcome.PRUNED, 2, True), (Outcome.PRUNED, 4, False), (Outcome.OK, 2, False),
+])  # fmt: skip
+def test_what_was_stopped_before_cycles_could_be_counted_is_a_trial_all_the_same(
+    toy: ToyTemplate, store: Store, outcome: Outcome, samples: int, known: bool
+) -> None:
+    class Counting(ToyExecutor):
+        counts_cycles = True
+
+        def evaluate(self, problem, candidate, best_ms):
+            future = super().evaluate(problem, candidate, best_ms)
+            one = future.result()
+            slow = len(self.evaluated) % 5 == 0
+            measured = replace(
+                one.measurement,
+                cycles=None if slow else 1.5e6 * one.measurement.median_ms,
+                samples_ms=one.measurement.samples_ms[: samples if slow else 5],
+            )
+            result: Future[Evaluation] = Future()
+            kind = outcome if slow else Outcome.OK
+            result.set_result(replace(one, outcome=kind, measurement=measured))
+            return result
+
+    executor = Counting()
+    run(executor, store, trials=20)
+    _, events = run(executor, store, trials=20)
+    assert len(executor.evaluated) == (20 if known else 24)
+    assert any(isinstance(event, ProblemSkipped) for event in events) == known
 
 
 def test_force_measures_anew_and_supersedes(executor: ToyExecutor, store: Store) -> None:
