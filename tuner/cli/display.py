@@ -142,9 +142,11 @@ class LiveWatch(Watch):
                 completed=event.done,
                 detail=f"{_best(event.best)}  {_counts(event.counts)}{_eta(event.eta_s)}",
             )
+        elif isinstance(event, TimedAgain):
+            update(self._task, detail=f"{_best(event.best)}  {_counts(event.counts)}")
         elif isinstance(event, FinalsStarted):
             update(self._task, detail=f"finals: {event.finalists} in {event.rounds} or more rounds")
-        elif not isinstance(event, TimedAgain):
+        else:
             self.say(_line(event))
 
 

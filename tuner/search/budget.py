@@ -91,7 +91,7 @@ class Share:
         """Seconds until all of `trials` will have ended, or the time is up, told as each of the
         `done` ends. None after the first, which may have waited for processes and compilers, as no
         other does."""
-        if self._first_ended is None:
+        if self._first_ended is None or done < 2:
             self._first_ended = self.clock()
             return None
         each_s = (self.clock() - self._first_ended) / (done - 1)

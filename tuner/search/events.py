@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, astuple, dataclass
+from typing import TYPE_CHECKING
 
 from kernels.attention.problem import Problem
-from tuner.evaluate.executor import Evaluation
 from tuner.record import Record
 from tuner.trial import Outcome, Trial
+
+if TYPE_CHECKING:
+    from tuner.evaluate.executor import Evaluation
 
 
 @dataclass(frozen=True)

@@ -290,7 +290,7 @@ class Exploration:
             self._end(compiled, evaluated, observer, share)
 
     def _collect_last(self, observer: Observer, share: Share) -> None:
-        """What is on a GPU at the end: the finals would wait for it anyway."""
+        """What is on a GPU at the end. Where there is one, the finals would wait for it anyway."""
         self._hopefuls.withdraw()
         futures = [*self._evaluating, *self._hopefuls.under_way]
         done, _ = wait(futures, timeout=_LAST_EVALUATION_S)
@@ -310,7 +310,8 @@ class Exploration:
             self._hopefuls.time_again(self.ranking(), free, but=self._recalled)
 
     def _collect_again(self, observer: Observer, share: Share) -> None:
-        """What was timed again."""
+        """What was timed again. The sampler, which was told the first timing, learns of it in the
+        next search."""
         for evaluated, trial in self._hopefuls.take(self.trials):
             self.seconds += Seconds.of(evaluated)
             self.counts[self.trials[trial.candidate].outcome] -= 1

@@ -55,14 +55,15 @@ class Hopefuls:
         """Keep so many GPUs busy with hopefuls that have not been timed often enough and are not
         among `but`, those with the fewest timings first."""
         busy = self._under_way.values()
-        free = [c for c in self.among(ranking, but) if c not in busy and self._count(c) < ENOUGH]
+        hopefuls = [c for c in self.among(ranking) if c not in but and c not in busy]
+        free = [candidate for candidate in hopefuls if self._count(candidate) < ENOUGH]
         for candidate in sorted(free, key=self._count)[: max(0, gpus - len(busy))]:
             future = self._executor.evaluate(self._problem, candidate, None)
             self._under_way[future] = candidate
 
     def take(self, trials: Mapping[Candidate, Trial]) -> Iterator[tuple[Evaluation, Trial]]:
         """What was timed again since the last call, and what of `trials` that is now: one counts by
-        its middling timing, and ends as it last did."""
+        its middling timing, of two by the slower, and ends as it last did."""
         for future in [future for future in self._under_way if future.done()]:
             del self._under_way[future]
             evaluated = future.result()

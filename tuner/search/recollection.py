@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from kernels.attention.problem import Problem
 from tuner.evaluate.executor import Executor
+from tuner.evaluate.timing import CLEARLY_SLOW
 from tuner.search.candidates import CandidateSet
 from tuner.store.database import Store
 from tuner.trial import Outcome, Trial
@@ -13,24 +16,36 @@ def recalled(
     problem: Problem, candidates: CandidateSet, executor: Executor, store: Store
 ) -> list[Trial]:
     """What `store` knows of `candidates` on `problem`, by the very kernels and in the very manner
-    that `executor` would measure them: not by time where it would count cycles."""
+    that `executor` would measure them. Where it would count cycles, trials by time are none, but
+    for those so slow that no clock explains it: of launches too short to count in, one says that.
+    """
     target = executor.target
     stored = store.trials(
         problem, hardware=target.hardware, triton=target.triton, origin=executor.origin
     )
-    return [
+    known = [
         trial
         for trial in stored
         if trial.candidate in candidates
         and trial.template_version == executor.template_version(problem, trial.candidate.template)
-        and (not executor.counts_cycles or _comparable_by_cycles(trial))
     ]
-
-
-def _comparable_by_cycles(trial: Trial) -> bool:
-    """Whether cycles were counted; or it was stopped after two samples, mostly single launches that
-    are too short to count in: so slow that no clock explains it."""
-    measured = trial.measurement
-    if measured is None or measured.cycles is not None:
-        return True
-    return trial.outcome is Outcome.PRUNED and len(measured.samples_ms) <= 2
+    if not executor.counts_cycles:
+        return known
+    fastest_ms = min(
+        (
+            trial.measurement.median_ms
+            for trial in known
+            if trial.measurement is not None and trial.measurement.cycles is not None
+        ),
+        default=math.inf,
+    )
+    return [
+        trial
+        for trial in known
+        if trial.measurement is None
+        or trial.measurement.cycles is not None
+        or (
+            trial.outcome is Outcome.PRUNED
+            and trial.measurement.median_ms > CLEARLY_SLOW * fastest_ms
+        )
+    ]

@@ -11,7 +11,14 @@ from rich.console import Console
 
 from tests.tuner.store import samples
 from tuner.cli import display
-from tuner.search.events import FinalsStarted, ProblemEnded, ProblemStarted, Seconds, TrialEnded
+from tuner.search.events import (
+    FinalsStarted,
+    ProblemEnded,
+    ProblemStarted,
+    Seconds,
+    TimedAgain,
+    TrialEnded,
+)
 from tuner.trial import Outcome
 
 PROBLEM = samples.PROBLEM
@@ -20,6 +27,15 @@ STARTED = ProblemStarted(PROBLEM, 0, 2, 400, 90, 0, 60)
 COUNTED = replace(samples.measurement(), cycles=1.5e6 * PROBLEM.flops / 612e9)
 BEST = samples.trial(measurement=COUNTED)
 TOLD = TrialEnded(BEST, 7, 60, BEST, {Outcome.OK: 4, Outcome.PRUNED: 3}, 41.6)
+
+SLOWER = replace(
+    samples.trial(1), measurement=replace(samples.measurement(), cycles=3e6 * PROBLEM.flops / 612e9)
+)
+AGAIN = TimedAgain(
+    replace(BEST, outcome=Outcome.WRONG, measurement=None, reason="it was wrong"),
+    SLOWER,
+    {Outcome.OK: 3, Outcome.WRONG: 1, Outcome.PRUNED: 3},
+)
 
 
 def plain(text: str) -> str:
@@ -38,6 +54,7 @@ def test_a_terminal_sees_how_far_it_is_the_best_and_the_time_left(
         for event, shown in (
             (STARTED, (f"[1/2] {PROBLEM}", "0/60")),
             (TOLD, ("7/60", "best 612 TFLOP/s at 1.5 GHz", "4 ok, 3 pruned", "42 s left")),
+            (AGAIN, ("7/60", "best 306 TFLOP/s", "3 ok, 3 pruned, 1 wrong")),
             (FinalsStarted(PROBLEM, 5, 16), ("finals: 5 in 16 or more rounds",)),
         ):
             seen.truncate(0)
@@ -51,7 +68,8 @@ def test_where_there_is_no_terminal_a_better_trial_is_a_line(
 ) -> None:
     watch = display.PlainWatch()
     worse = replace(TOLD, trial=samples.trial(1), done=8, eta_s=None)
-    for event in (STARTED, TOLD, worse, replace(worse, done=60, eta_s=0.0)):
+    again = TimedAgain(BEST, replace(BEST, reason="timed again"), TOLD.counts)
+    for event in (STARTED, TOLD, worse, again, worse, replace(worse, done=60, eta_s=0.0)):
         watch.show(event)
     assert capsys.readouterr().err.splitlines() == [
         f"[1/2] {PROBLEM}: 60 trials of 400 feasible configs",

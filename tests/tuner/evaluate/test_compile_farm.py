@@ -14,7 +14,7 @@ import pytest
 from kernels.attention import registry
 from kernels.attention.config import Config
 from kernels.attention.problem import Problem, Specialization
-from tuner.evaluate import compiler
+from tuner.evaluate import compile_worker, compiler
 from tuner.evaluate.compile_farm import CompileFarm
 from tuner.evaluate.process import Worker
 from tuner.trial import Candidate, Outcome
@@ -42,6 +42,28 @@ def test_compilers_make_way_for_the_process_that_measures() -> None:
         assert ours == os.getpriority(os.PRIO_PROCESS, 0)
     finally:
         worker.close()
+
+
+@pytest.mark.parametrize(
+    ("errors", "written"),
+    [([], "5"), ([BlockingIOError(), BlockingIOError()], "5"), ([FileNotFoundError()], "")],
+)
+def test_their_session_makes_way_where_sessions_are_scheduled(
+    monkeypatch: pytest.MonkeyPatch, errors: list[OSError], written: str
+) -> None:
+    left, said, nice = list(errors), [], []
+
+    class Autogroup:
+        def write_text(self, text: str, encoding: str) -> None:
+            if left:
+                raise left.pop(0)
+            said.append(text)
+
+    monkeypatch.setattr(compile_worker, "_AUTOGROUP", Autogroup())
+    monkeypatch.setattr(os, "nice", nice.append)
+    compile_worker._make_way()
+    assert nice == [5]
+    assert "".join(said) == written
 
 
 def candidate(kind: str, **more: int) -> Candidate:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tuner.search.budget import Budget
+from tuner.search.budget import Budget, Share
 
 
 class Clock:
@@ -45,3 +45,30 @@ def test_without_a_budget_nothing_ends() -> None:
     assert math.isinf(budget.share(3))
     assert math.isinf(budget.last_call)
     assert not budget.spent
+
+
+def test_a_share_begins_once_and_until_then_is_all_the_time() -> None:
+    clock = Clock()
+    share = Share(Budget(100.0, 10, clock), 2)
+    assert share.left == pytest.approx(97.0)  # the last finals' reserve is kept
+    share.begin()
+    assert share.left == pytest.approx(35.0)  # half, less what its finals take
+    clock.now += 10.0
+    share.begin()
+    assert share.left == pytest.approx(25.0)
+    clock.now += 1000.0
+    assert share.left == 0.0
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_the_time_to_come_is_told_from_the_second_trial_on(begun: bool) -> None:
+    clock = Clock()
+    share = Share(Budget(100.0, 1, clock))
+    if begun:
+        share.begin()
+    clock.now += 20.0  # of waiting for the first binary
+    assert share.eta_s(1, 50) is None
+    clock.now += 1.0
+    assert share.eta_s(2, 50) == pytest.approx(48.0)
+    clock.now += 30.0
+    assert share.eta_s(3, 50) == pytest.approx(33.0 if begun else 15.5 * 47)

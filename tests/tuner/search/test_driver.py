@@ -200,26 +200,26 @@ def test_trials_by_time_are_no_trials_where_cycles_are_counted(
     assert len(executor.evaluated) == 20
 
 
-@pytest.mark.parametrize(("outcome", "samples", "known"), [
-    (Outcome.PRUNED, 2, True), (Outcome.PRUNED, 4, False), (Outcome.OK, 2, False),
-])  # fmt: skip
-def test_what_was_stopped_before_cycles_could_be_counted_is_a_trial_all_the_same(
-    toy: ToyTemplate, store: Store, outcome: Outcome, samples: int, known: bool
+@pytest.mark.parametrize(
+    ("outcome", "times", "known"),
+    [(Outcome.PRUNED, 4.0, True), (Outcome.PRUNED, 1.0, False), (Outcome.OK, 4.0, False)],
+)
+def test_without_cycles_a_trial_counts_whose_slowness_no_clock_explains(
+    toy: ToyTemplate, store: Store, outcome: Outcome, times: float, known: bool
 ) -> None:
     class Counting(ToyExecutor):
+        """Every fifth trial is too short to count in."""
+
         counts_cycles = True
 
         def evaluate(self, problem, candidate, best_ms):
-            future = super().evaluate(problem, candidate, best_ms)
-            one = future.result()
-            slow = len(self.evaluated) % 5 == 0
-            measured = replace(
-                one.measurement,
-                cycles=None if slow else 1.5e6 * one.measurement.median_ms,
-                samples_ms=one.measurement.samples_ms[: samples if slow else 5],
-            )
+            one = super().evaluate(problem, candidate, best_ms).result()
+            ms, kind = 1.0 + len(self.evaluated) / 100, Outcome.OK
+            cycles: float | None = 1.5e6 * ms
+            if len(self.evaluated) % 5 == 0:
+                ms, cycles, kind = times, None, outcome
+            measured = replace(one.measurement, median_ms=ms, cycles=cycles)
             result: Future[Evaluation] = Future()
-            kind = outcome if slow else Outcome.OK
             result.set_result(replace(one, outcome=kind, measurement=measured))
             return result
 

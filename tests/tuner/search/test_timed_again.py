@@ -20,10 +20,9 @@ from tuner.store.database import Store
 from tuner.trial import Candidate, Measurement, Outcome, Trial
 
 from .conftest import H100, ToyExecutor, ToyTemplate, problem
-from .test_under_a_budget import BEST, SlowExecutor
+from .test_under_a_budget import SlowExecutor
 
 P = problem()
-OTHER = BEST
 
 
 class Noting(SlowExecutor):
