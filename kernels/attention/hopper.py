@@ -21,7 +21,7 @@ from kernels.attention.config import Config
 from kernels.attention.launching import Work, strides_of, visible
 from kernels.attention.layout import ALIGNMENT
 from kernels.attention.problem import DTYPES, HEADDIMS, Problem, Specialization
-from kernels.attention.template import Binary, Launch, Space, Template
+from kernels.attention.template import Binary, Launch, Resources, Space, Template
 from kernels.attention.version import version_hash
 
 if TYPE_CHECKING:
@@ -120,8 +120,7 @@ class HopperTemplate(Template):
                 )
         elif early_halves == 1:
             return "early_halves 1 is part of whole_loop"
-        shared = 2 * headdim * (_ROWS * consumers * q_buffers + 2 * stages * block_n)
-        shared += _SCRATCH * consumers + _BARRIERS
+        shared = _shared_memory(headdim, config)
         if shared > have.shared_memory:
             return f"q, k and v take {shared} bytes of {have.shared_memory} of shared memory"
         ours, theirs = consumers + q_buffers + 2 * stages, 1 + consumers
@@ -132,6 +131,23 @@ class HopperTemplate(Template):
     def block_warps(self, config: Config) -> int:
         """Four a consumer, and four for the producer: Triton rounds its one up to a warpgroup."""
         return 4 * int(config["consumers"]) + 4
+
+    def block_rows(self, config: Config) -> int:
+        """A warpgroup's for each consumer."""
+        return _ROWS * int(config["consumers"])
+
+    def estimate(
+        self,
+        specialization: Specialization,
+        config: Config,
+        capability: int,  # noqa: ARG002
+    ) -> Resources:
+        """The registers are those that a consumer has."""
+        return Resources(
+            registers=_REGISTERS[int(config["consumers"])][0],
+            spills=0,
+            shared_memory=_shared_memory(specialization.headdim, config),
+        )
 
     def default(self, problem: Problem, capability: int) -> Config:  # noqa: ARG002
         block_n, consumers, stages, q_buffers = {
@@ -169,6 +185,14 @@ class HopperTemplate(Template):
     ) -> Launch | None:
         """As Template.prepare. Keys that causality hides from every row are not read at all."""
         return launching.prepare(work_out, binary, q, k, v, out, sm_scale, causal_offset)
+
+
+def _shared_memory(headdim: int, config: Config) -> int:
+    """Bytes of a block: q, k and v, what conversions take, and barriers."""
+    consumers = int(config["consumers"])
+    rows = consumers * _ROWS * int(config["q_buffers"])
+    keys = 2 * int(config["stages"]) * int(config["BLOCK_N"])
+    return 2 * headdim * (rows + keys) + _SCRATCH * consumers + _BARRIERS
 
 
 def work_out(

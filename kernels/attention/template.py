@@ -201,6 +201,10 @@ class Template(ABC):
         """Warps of a block that runs `config`."""
         return int(config["num_warps"])
 
+    def block_rows(self, config: Config) -> int:
+        """Rows of queries that a block takes at once."""
+        return int(config["BLOCK_M"])
+
     def estimate(
         self,
         specialization: Specialization,  # noqa: ARG002

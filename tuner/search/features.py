@@ -86,15 +86,15 @@ def _static(candidate: Candidate, problem: Problem, hardware: Hardware) -> list[
     """What the rules say: NaN where the template says nothing."""
     template, config = registry.get(candidate.template), candidate.config
     estimate = template.estimate(problem.specialization, config, hardware.capability)
-    warps = config.get("num_warps")
-    if estimate is None or not isinstance(warps, int):
+    if estimate is None:
         return [math.nan] * 6
-    have = limits(hardware.capability)
+    have, warps = limits(hardware.capability), template.block_warps(config)
     blocks = blocks_per_sm(estimate, warps, hardware.capability)
-    tile = config.get("BLOCK_M")
     waves = math.nan
-    if isinstance(tile, int) and hardware.sm_count:
-        tiles = problem.batch * problem.heads * math.ceil(problem.seqlen / tile)
+    if hardware.sm_count:
+        tiles = problem.batch * problem.heads * math.ceil(
+            problem.seqlen / template.block_rows(config)
+        )
         waves = tiles / (hardware.sm_count * max(1, blocks))
     return [
         math.log2(max(1, estimate.registers)),
