@@ -142,9 +142,12 @@ class HopperTemplate(Template):
         config: Config,
         capability: int,  # noqa: ARG002
     ) -> Resources:
-        """The registers are those that a consumer has."""
+        """As Template.estimate. The registers are those of a thread in the mean, as the compiler
+        says, too."""
+        consumers = int(config["consumers"])
+        own, producers = _REGISTERS[consumers]
         return Resources(
-            registers=_REGISTERS[int(config["consumers"])][0],
+            registers=(consumers * own + producers) // (consumers + 1),
             spills=0,
             shared_memory=_shared_memory(specialization.headdim, config),
         )

@@ -92,8 +92,8 @@ def _static(candidate: Candidate, problem: Problem, hardware: Hardware) -> list[
     blocks = blocks_per_sm(estimate, warps, hardware.capability)
     waves = math.nan
     if hardware.sm_count:
-        tiles = problem.batch * problem.heads * math.ceil(
-            problem.seqlen / template.block_rows(config)
+        tiles = (
+            problem.batch * problem.heads * math.ceil(problem.seqlen / template.block_rows(config))
         )
         waves = tiles / (hardware.sm_count * max(1, blocks))
     return [

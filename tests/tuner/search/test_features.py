@@ -3,8 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kernels.attention import registry
+from kernels.attention.capability import limits
 from kernels.attention.config import Config
 from kernels.attention.problem import HEADDIMS, Specialization
+from tuner.occupancy import blocks_per_sm
 from tuner.search.candidates import enumerate_candidates
 from tuner.search.features import candidate_features, parameter_features
 from tuner.trial import Candidate
@@ -71,8 +74,6 @@ def test_templates_share_columns_and_are_told_apart(toy: ToyTemplate) -> None:
 
 
 def test_the_estimate_follows_the_config() -> None:
-    from kernels.attention import registry
-
     template = registry.get("portable")
     specialization = Specialization(128, True, "fp16")
     config = template.default(problem(), 90)
@@ -84,3 +85,29 @@ def test_the_estimate_follows_the_config() -> None:
     free = template.estimate(specialization, Config({**config, "maxnreg": 0}), 90)
     assert free is not None
     assert free.registers >= estimate.registers
+
+
+def test_the_estimates_of_the_hopper_template_are_what_its_blocks_take() -> None:
+    template = registry.get("hopper")
+    specialization = Specialization(128, True, "fp16")
+    config = template.default(problem(), 90)
+    estimate = template.estimate(specialization, config, 90)
+    assert estimate is not None
+    # q twice, k and v two stages each, in 16 bits, and what little there is besides
+    tiles = 2 * 128 * (2 * 128 + 2 * 2 * 128)
+    assert tiles < estimate.shared_memory < tiles + 8192
+    assert estimate.shared_memory <= limits(90).shared_memory
+    assert blocks_per_sm(estimate, template.block_warps(config), 90) == 1
+    tall = template.estimate(specialization, Config({**config, "consumers": 3}), 90)
+    assert tall is not None
+    assert tall.registers < estimate.registers
+    assert tall.shared_memory > estimate.shared_memory
+
+
+def test_what_is_known_of_the_hopper_template_tells_its_configs_apart() -> None:
+    what = problem()
+    feasible = enumerate_candidates(what.specialization, 90, ("hopper",)).feasible
+    plain = parameter_features([dict(candidate.config) for candidate in feasible])
+    found = candidate_features(feasible, what, H100.hardware)
+    assert np.isfinite(found).all()
+    assert found.shape[1] > plain.shape[1]
