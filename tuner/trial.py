@@ -88,6 +88,12 @@ class Trial:
     evaluate_s: float | None = None
 
     @property
+    def measured(self) -> Measurement:
+        """The measurement of one that was timed (see `Outcome.timed`); of no other."""
+        assert self.measurement is not None
+        return self.measurement
+
+    @property
     def steady_tflops(self) -> float | None:
         """Its rate by `Measurement.steady_ms`, which is what it is compared by; None without."""
         return self.problem.tflops(self.measurement.steady_ms) if self.measurement else None

@@ -374,8 +374,7 @@ class Exploration:
             self.reasons[f"{trial.outcome.value}: {trial.reason}"] += 1
 
     def _rank(self, trial: Trial) -> tuple[float, int]:
-        assert trial.measurement is not None
-        return trial.measurement.steady_ms, self.candidates.rank(trial.candidate)
+        return trial.measured.steady_ms, self.candidates.rank(trial.candidate)
 
     def _time_left(self, share: Share) -> float:
         if not self.missing:

@@ -48,7 +48,7 @@ class Hopefuls:
         return [
             trial.candidate
             for place, trial in enumerate(fastest)
-            if place < PLACES or _steady_ms(trial) <= self._bar(trial, ranking[0])
+            if place < PLACES or trial.measured.steady_ms <= self._bar(trial, ranking[0])
         ]
 
     def time_again(self, ranking: Sequence[Trial], gpus: int, but: Container[Candidate]) -> None:
@@ -92,8 +92,7 @@ class Hopefuls:
         )
 
     def _middling(self, trial: Trial, measured: Measurement) -> Measurement:
-        assert trial.measurement is not None
-        timings = self._timings.setdefault(trial.candidate, [trial.measurement])
+        timings = self._timings.setdefault(trial.candidate, [trial.measured])
         timings.append(measured)
         alike = [each for each in timings if each.cycles is not None] or timings
         return sorted(alike, key=lambda each: each.steady_ms)[len(alike) // 2]
@@ -104,13 +103,8 @@ class Hopefuls:
 
     def _bar(self, trial: Trial, best: Trial) -> float:
         sure = self._known_well(trial.candidate) and self._known_well(best.candidate)
-        return (SURELY_SLOWER if sure else SLOWER) * _steady_ms(best)
+        return (SURELY_SLOWER if sure else SLOWER) * best.measured.steady_ms
 
     def _known_well(self, candidate: Candidate) -> bool:
         timings = self._timings.get(candidate, [])
         return sum(each.cycles is not None for each in timings) >= ENOUGH
-
-
-def _steady_ms(trial: Trial) -> float:
-    assert trial.measurement is not None
-    return trial.measurement.steady_ms

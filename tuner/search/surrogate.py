@@ -177,7 +177,7 @@ class SurrogateSampler(BaseSampler):
         unseen = [
             index
             for index in range(len(self._points))
-            if index not in seen and (not fixed or _agrees(self._points[index], fixed))
+            if index not in seen and _agrees(self._points[index], fixed)
         ]
         if not unseen:
             return unseen, None, False
@@ -264,7 +264,7 @@ def _key(parameters: Mapping[str, Any]) -> _Key:
 
 
 def _agrees(point: Mapping[str, Any], fixed: Mapping[str, Any]) -> bool:
-    return all(name not in fixed or fixed[name] == value for name, value in point.items())
+    return all(name not in point or point[name] == value for name, value in fixed.items())
 
 
 def _table(name: str, values: ArrayLike) -> Array:

@@ -22,7 +22,7 @@ from tuner.search import finals
 from tuner.search.events import FinalsStarted, Observer, Seconds
 from tuner.search.exploration import Exploration
 from tuner.search.objective import MARK
-from tuner.trial import Candidate, Measurement, Outcome, Trial
+from tuner.trial import Candidate, Outcome, Trial
 
 # By simulation of six entrants and three peers: a round, and what comes before the first.
 _ROUND_S, _PREPARING_S = 0.3, 1.0
@@ -100,13 +100,8 @@ def _heat_s(hopefuls: Sequence[Trial]) -> float:
     if count <= PLACES:
         return 0.0
     samples = HEAT_ROUNDS * 1.5  # of each: half of them run twice as many
-    sample_s = max(HEAT_SAMPLE_MS, *(_measured(trial).median_ms for trial in hopefuls)) / 1e3
+    sample_s = max(HEAT_SAMPLE_MS, *(trial.measured.median_ms for trial in hopefuls)) / 1e3
     return _HEAT_LOAD_S + count * (_HOPEFUL_S + samples * sample_s)
-
-
-def _measured(trial: Trial) -> Measurement:
-    assert trial.measurement is not None
-    return trial.measurement
 
 
 def _course(rounds: int, seconds: float) -> tuple[int, float]:
