@@ -125,6 +125,7 @@ def test_an_evaluation_is_cheap_and_repeats(executor: LocalExecutor, name: str) 
 def test_the_same_config_first_and_last_agrees_within_2_percent(
     executor: LocalExecutor, name: str
 ) -> None:
+    """As a search counts it, by the middling of three timings: one alone may be further off."""
     candidate = default(name, PROBLEM, executor)
     steady_ms = []
     for _ in range(15):
@@ -132,7 +133,9 @@ def test_the_same_config_first_and_last_agrees_within_2_percent(
         assert evaluation.measurement is not None
         assert evaluation.measurement.cycles
         steady_ms.append(evaluation.measurement.steady_ms)
-    assert steady_ms == pytest.approx([steady_ms[0]] * 15, rel=0.02)
+    middling = [median(steady_ms[first : first + 3]) for first in range(0, 15, 3)]
+    assert middling == pytest.approx([middling[0]] * 5, rel=0.02), steady_ms
+    assert steady_ms == pytest.approx([median(steady_ms)] * 15, rel=0.04)
 
 
 @pytest.mark.timing
