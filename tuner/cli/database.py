@@ -85,14 +85,26 @@ def show(
         )
 
 
-def stale(db: Database = None, as_json: Json = False) -> None:
+def stale(
+    hdim: Hdim = None,
+    seqlen: Seqlen = None,
+    causal: Causal = None,
+    dtype: OnlyDtype = None,
+    batch: OnlyBatch = None,
+    heads: OnlyHeads = None,
+    db: Database = None,
+    as_json: Json = False,
+) -> None:
     """List records of another Triton or an older kernel than those here: tune them again."""
     from tuner import liveness
     from tuner.device import installed_version
 
+    asked = options.shapes(hdim, seqlen, causal, dtype, batch, heads)
     triton = installed_version("triton")
     found: list[tuple[Record, str]] = []
     for record in _records(db, history=False):
+        if not asked.matches(record.problem):
+            continue
         capability = record.target.hardware.capability
         if not liveness.current(record):
             found.append((record, f"an older {record.candidate.template} kernel"))
@@ -174,16 +186,19 @@ def export(
     if target is not None and not python:
         raise CommandError("--target is given, but goes with --format python only")
     asked = options.shapes(hdim, seqlen, causal, dtype, batch, heads)
+    done = f"Wrote {output}."
     if schema:
         text = json_schema()
     elif python:
         text = standalone.text(asked, target, db)
     else:
-        text = export_document(r for r in _records(db, history) if asked.matches(r.problem))
+        records = [r for r in _records(db, history) if asked.matches(r.problem)]
+        text, done = export_document(records), f"{len(records)} records in {output}"
     if output is None:
         sys.stdout.write(text)
     else:
         write_atomically(output, text)
+        say(done, sys.stderr)  # stdout may be where it went: -o /dev/stdout
 
 
 def import_files(

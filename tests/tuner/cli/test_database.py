@@ -111,8 +111,10 @@ def test_export_follows_its_schema(tuner: Run, searched: Path) -> None:
 
 def test_export_and_import_round_trip(tuner: Run, searched: Path, tmp_path: Path) -> None:
     file, other = tmp_path / "records.json", tmp_path / "other.db"
-    assert tuner("export", "--db", searched, "--hdim", "256", "-o", file).status == 0
+    said = tuner("export", "--db", searched, "--hdim", "256", "-o", file)
     count = len(json.loads(file.read_text())["records"])
+    assert (said.status, said.out) == (0, "")
+    assert said.err == f"{count} records in {file}\n"
     first = tuner("import", file, "--db", other)
     assert first.out.startswith(f"{count} new, 0 already there")
     again = tuner("import", file, "--db", other)
@@ -130,6 +132,7 @@ def test_export_as_a_python_file(tuner: Run, searched: Path, tmp_path: Path) -> 
     assert said.status == 0
     assert said.out == ""
     assert "configs for NVIDIA H100 80GB HBM3" in said.err
+    assert f"Wrote {file}." in said.err.splitlines()
     text = file.read_text(encoding="utf-8")
     assert "def _custom_attn_fwd(" in text
     assert "def _custom_attn_fwd_portable(" in text
@@ -214,6 +217,9 @@ def test_stale_names_the_other_triton(
     monkeypatch.setattr("tuner.device.installed_version", lambda distribution: "9.9.9")
     listed = tuner("stale", "--db", searched, "--json").json
     assert any("here is 9.9.9" in entry["reason"] for entry in listed)
+    causal = [entry for entry in listed if entry["record"]["problem"]["causal"]]
+    assert 0 < len(causal) < len(listed)
+    assert tuner("stale", "--db", searched, "--json", "--causal").json == causal
     assert "here is 9.9.9" in tuner("stale", "--db", searched).out
 
 
