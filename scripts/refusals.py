@@ -29,7 +29,7 @@ class Parser(ArgumentParser):
         super().__init__(description=(doc or "").partition("\n")[0])
 
     def error(self, message: str) -> NoReturn:
-        super().error(printable_sentence(message))
+        self.exit(2, f"{self.prog}: error: {printable_sentence(message)}\n")
 
 
 def at_least(parser: ArgumentParser, least: int, **numbers: int | None) -> None:

@@ -12,9 +12,9 @@ from tuner.search.candidates import enumerate_candidates
 from tuner.search.options import Options
 from tuner.trial import Trial
 
-# Of a trial on an H100 and a core of its host, by the recorded spaces; and what every search takes
-# besides: starting the processes, and the finals.
-_COMPILE_S, _EVALUATE_S = 1.3, 0.03
+# Of a trial on an H200 and a core of its host, all of which compile at once; and what every search
+# takes besides: starting the processes, and the finals.
+_COMPILE_S, _EVALUATE_S = 3.7, 0.05
 _BESIDES_S = 15.0
 # How often a trial launches its kernel at least, and a race of some ten its kernels; at what rate.
 _LAUNCHES, _LAUNCHES_OF_FINALS, _TFLOPS = 30, 600, 400.0
@@ -43,7 +43,8 @@ def estimate(problem: Problem, capability: int, known: Iterable[Trial] = ()) -> 
     """The cost of a search of `problem` from nothing.
 
     Args:
-        known: trials of it, or of one like it.
+        known: trials of it, or of one like it. Replayed ones do not count: what they took is what
+            another machine took, and much of it came out of a cache.
     """
     feasible = enumerate_candidates(problem.specialization, capability).feasible
     trials = Options().wanted(len(feasible))
@@ -51,7 +52,9 @@ def estimate(problem: Problem, capability: int, known: Iterable[Trial] = ()) -> 
     timed = [
         (trial.compile_s, trial.evaluate_s)
         for trial in known
-        if trial.compile_s is not None and trial.evaluate_s is not None
+        if trial.origin == "cuda"
+        and trial.compile_s is not None
+        and trial.evaluate_s is not None
     ]
     measured = len(timed) >= _ENOUGH
     launch_s = problem.flops / (_TFLOPS * 1e12)
