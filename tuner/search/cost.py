@@ -52,9 +52,7 @@ def estimate(problem: Problem, capability: int, known: Iterable[Trial] = ()) -> 
     timed = [
         (trial.compile_s, trial.evaluate_s)
         for trial in known
-        if trial.origin == "cuda"
-        and trial.compile_s is not None
-        and trial.evaluate_s is not None
+        if trial.origin == "cuda" and trial.compile_s is not None and trial.evaluate_s is not None
     ]
     measured = len(timed) >= _ENOUGH
     launch_s = problem.flops / (_TFLOPS * 1e12)
