@@ -112,5 +112,7 @@ def written(
         return read(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         parser.error(f"{named} cannot be read: {error.strerror}")
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (
+        ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError,
+    ) as error:  # fmt: skip
         parser.error(f"{named} must be a file that {writer} wrote: {error}")

@@ -60,6 +60,8 @@ def effects(space: RecordedSpace) -> list[str]:
     }
     if not rates:
         raise SpaceError(f"{space.path} holds no config that was timed")
+    if len({tuple(config) for config in rates}) > 1:
+        raise SpaceError(f"{space.path} holds configs that do not have the same parameters")
     on = header.target
     lines = [
         f"{header.problem}, {header.template}: {len(rates)} configs timed on {on.gpu_name}, "

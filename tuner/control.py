@@ -54,7 +54,9 @@ def lookup(
         raise TypeError(f"target is {shown(target)}, but must be a tuner.target.Target or None")
     if target is None:
         if not torch.cuda.is_available():
-            raise RuntimeError("there is no CUDA device here: give a target")
+            raise RuntimeError(
+                "target is None, but must be a tuner.target.Target where there is no CUDA device"
+            )
         target = device.detect(torch.cuda.current_device())
     return plans.resolution_for(target, problem)
 

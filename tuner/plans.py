@@ -186,7 +186,7 @@ def _report(target: Target, problem: Problem, resolution: Resolution, square: bo
     source = resolution.source
     if square and source not in ("exact", "pinned"):
         misses.note(problem, target, source)
-    key = (problem.specialization, target.hardware, source)
+    key = (problem.specialization, target.hardware)
     if source in ("stale", "family", "default") and key not in _warned:
         _warned.add(key)
         caution.warn(

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import json
+import lzma
+
+import pytest
+
 from kernels.attention.config import Config
 from scripts.show_effects import best_by_choice, effects, main, paired
 from tuner.evaluate.replay import shipped_spaces
@@ -17,6 +22,17 @@ RATES = {
 def test_the_best_of_every_choice():
     assert best_by_choice(RATES, "a") == {1: 110.0, 2: 120.0, 4: 50.0}
     assert best_by_choice(RATES, "b") == {False: 100.0, True: 120.0}
+
+
+def test_configs_of_several_kinds_are_refused(capsys, tmp_path):
+    (shipped,) = shipped_spaces().rglob("D128*causal*hopper*")
+    form = json.loads(lzma.decompress(shipped.read_bytes()))
+    form["results"][0]["configuration"] = {}
+    path = tmp_path / "space.json"
+    path.write_text(json.dumps(form))
+    with pytest.raises(SystemExit):
+        main([str(path)])
+    assert "holds configs that do not have the same parameters" in capsys.readouterr().err
 
 
 def test_twins_differ_in_one_parameter_alone():

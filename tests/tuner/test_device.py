@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import fields, replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,14 @@ from tuner import device
 from tuner.target import Hardware
 
 UUID = "5fd4f6dc-7b53-4a2c-a2b4-0c5f5f3a0001"
+
+
+def test_cards_that_differ_in_anything_have_different_keys() -> None:
+    card = Hardware(90, 132, 80, 700)
+    others = [
+        replace(card, **{field.name: getattr(card, field.name) - 1}) for field in fields(Hardware)
+    ]
+    assert len({each.key for each in (card, *others)}) == 1 + len(others)
 
 
 class NVMLError(Exception):

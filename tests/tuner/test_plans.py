@@ -109,6 +109,22 @@ def test_one_warning_for_each_key_and_none_for_neighbours(stand_in, alone, tmp_p
         call(97)
 
 
+def test_one_warning_for_each_key_though_its_seqlens_are_served_from_several_sources(
+    stand_in, alone, tmp_path: Path
+) -> None:
+    of_another_triton = record(target=replace(record().target, triton="2.0.0"))
+    path = tmp_path / "mine.db"
+    write(path, of_another_triton)
+    tuner.use(path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call(96)
+        call(8000)
+    (warning,) = caught
+    assert " stale config" in str(warning.message)
+    assert tuner.lookup(64, 8000, batch=1, heads=2, target=record().target).source == "default"
+
+
 def test_one_warning_for_what_no_template_serves_whatever_its_size(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:

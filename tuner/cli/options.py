@@ -314,7 +314,8 @@ def seconds(option: str, text: str | None) -> float | None:
     total = 3600 * int(hours or 0) + 60 * int(minutes or 0) + float(rest or 0)
     if total <= 0:
         raise CommandError(
-            f"{option} is {shown(text)}, but must be a time above zero, such as 60s, 2m or 1h30m"
+            f"{option} is {shown(text)}, but must be a time above zero, in numbers of at most "
+            f"{_MOST_DIGITS} digits, such as 60s, 2m or 1h30m"
         )
     return total
 

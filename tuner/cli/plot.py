@@ -56,14 +56,19 @@ def plot(
         ),
     ] = None,
     suffix: Annotated[
-        str, typer.Option("--format", metavar="NAME", help="Of the files: svg, png or pdf.")
-    ] = "svg",
+        str | None,
+        typer.Option(
+            "--format", metavar="NAME", help="Of the files: svg, png or pdf; svg if not given."
+        ),
+    ] = None,
     spaces: Drawn = None,
     db: Database = None,
 ) -> None:
     """Draw the trials of problems: their history, which parameters matter, slices, distribution."""
     problems = options.shapes(hdim, seqlen, causal, dtype, batch, heads).named()
-    options.one_of("--format", suffix, ("svg", "png", "pdf"))
+    if suffix is not None and output is None:
+        raise CommandError("--format is given, but goes with --output only")
+    suffix = options.one_of("--format", suffix or "svg", ("svg", "png", "pdf"))
     if output is not None:
         options.writable_folder("--output", output)
 

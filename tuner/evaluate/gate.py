@@ -22,8 +22,11 @@ TOLERANCE = 1e-2
 _RELATIVE_TO_SDPA = 2.0
 MOST = 5e-2
 
-# Heads of the problem's own shape that are compared; all of its output is searched for NaN.
+# Heads of the problem's own shape that are compared with the reference, which would take too long
+# for all. The others are compared with PyTorch's own SDPA, which may be off itself by so many times
+# what it is off in these.
 _OWN_HEADS = 3
+_OFF_ELSEWHERE = 2.0
 
 
 @dataclass(frozen=True)
@@ -62,11 +65,14 @@ class Gate:
 
 
 class _Probe:
-    """One input with the reference of the heads that are compared."""
+    """One input with the reference of the heads that are compared, and SDPA's output if these are
+    not all."""
 
     def __init__(self, inputs: Inputs, heads: list[tuple[int, int]]) -> None:
         self.inputs = inputs
         self._heads = heads
+        self._theirs: Tensor | None = None
+        self._theirs_off = 0.0
         q, k, v = inputs.q, inputs.k, inputs.v
         self._references = [
             attention_reference(
@@ -79,18 +85,28 @@ class _Probe:
             for b, h in heads
         ]
         self.tolerance = TOLERANCE
+        some = len(heads) < q.shape[0] * q.shape[1]
+        if not some and q.dtype != torch.bfloat16:
+            return
+        # Contiguous, lest a backend of theirs trips over the NaN behind our sequences.
+        q, k, v = (tensor.contiguous() for tensor in (q, k, v))
+        theirs = scaled_dot_product_attention(q, k, v, is_causal=inputs.causal)
+        off = float(self._largest(theirs))
         if q.dtype == torch.bfloat16:
-            # Contiguous, lest a backend of theirs trips over the NaN behind our sequences.
-            q, k, v = (tensor.contiguous() for tensor in (q, k, v))
-            theirs = scaled_dot_product_attention(q, k, v, is_causal=inputs.causal)
-            bar = _RELATIVE_TO_SDPA * float(self._largest(theirs))
+            bar = _RELATIVE_TO_SDPA * off
             self.tolerance = max(TOLERANCE, min(bar, MOST)) if math.isfinite(bar) else MOST
+        if some and off < MOST:  # else it is itself wrong
+            self._theirs, self._theirs_off = theirs, _OFF_ELSEWHERE * off
 
     def difference(self) -> Tensor:
         """Largest difference of what is in the output, on the device; NaN if any of it is."""
         out = self.inputs.out
         # The sum is NaN where any of its terms is, in the heads that are not compared too.
-        return self._largest(out) + out.sum(dtype=torch.float32) * 0
+        found = self._largest(out) + out.sum(dtype=torch.float32) * 0
+        if self._theirs is None:
+            return found
+        beside = (out - self._theirs).abs().amax().float() - self._theirs_off
+        return torch.maximum(found, beside)  # NaN where one is
 
     def _largest(self, out: Tensor) -> Tensor:
         return torch.stack(

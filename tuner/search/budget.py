@@ -6,8 +6,9 @@ import math
 import time
 from collections.abc import Callable
 
-# Of a problem's share, what is kept for its finals: this fraction, at most so many seconds.
-_FINALS_SHARE, _FINALS_SECONDS = 0.3, 16.0
+# Of a problem's share, what is kept for its finals: this fraction, at most so many seconds, which a
+# heat, all rounds beside the peers and all that decide the rest take at most.
+_FINALS_SHARE, _FINALS_SECONDS = 0.3, 13.0
 
 
 class Budget:

@@ -18,6 +18,7 @@ from tuner.record import Record
 from tuner.search import neighbours, samplers
 from tuner.search.budget import Budget, Share
 from tuner.search.candidates import CandidateSet
+from tuner.search.credible import credible_evaluation
 from tuner.search.events import Observer, ProblemStarted, Seconds, TimedAgain, TrialEnded
 from tuner.search.forerun import Forerunner, Job
 from tuner.search.hopefuls import Hopefuls
@@ -30,7 +31,7 @@ from tuner.store.database import Store
 from tuner.trial import Candidate, Outcome, Trial
 
 # Proposals under way at once while there are fewer trials than that: cold, a model is within 2 % of
-# the best after a median of 20 evaluations one at a time, 29 in batches of 8 and 35 in batches of
+# the best after a median of 20 evaluations one at a time, 28 in batches of 8 and 34 in batches of
 # 16 (docs/samplers.md). What the cores could compile besides is left to the forerunner.
 _LEAST_AHEAD = 8
 _LIKELY = 8  # candidates that the model thinks of next, for idle compilers
@@ -285,7 +286,7 @@ class Exploration:
                 self._end(compiled, None, observer, share)
         else:
             compiled = self._evaluating.pop(future)
-            evaluated: Evaluation = future.result()
+            evaluated: Evaluation = credible_evaluation(future.result())
             self.seconds += Seconds.of(evaluated)
             self._end(compiled, evaluated, observer, share)
 

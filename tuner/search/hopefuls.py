@@ -14,6 +14,7 @@ from kernels.attention.problem import Problem
 from tuner.evaluate.executor import Evaluation, Executor
 from tuner.evaluate.timing import PLACES, SLOWER
 from tuner.moments import now
+from tuner.search.credible import credible_evaluation
 from tuner.trial import Candidate, Measurement, Outcome, Trial
 
 # The fastest of the exploration that compete for places in the finals, at most. Two trials of one
@@ -66,7 +67,7 @@ class Hopefuls:
         its middling timing, of two by the slower, and ends as it last did."""
         for future in [future for future in self._under_way if future.done()]:
             del self._under_way[future]
-            evaluated = future.result()
+            evaluated = credible_evaluation(future.result())
             yield evaluated, self._amended(trials[evaluated.candidate], evaluated)
 
     def withdraw(self) -> None:

@@ -19,6 +19,7 @@ from tuner.evaluate.timing import (
 from tuner.moments import now
 from tuner.record import Record, Rival
 from tuner.search import finals
+from tuner.search.credible import credible_race
 from tuner.search.events import FinalsStarted, Observer, Seconds
 from tuner.search.exploration import Exploration
 from tuner.search.objective import MARK
@@ -120,7 +121,7 @@ def crown(final: Final) -> Record | None:
     better.
     """
     exploration = final.exploration
-    race = final.race.result()
+    race = credible_race(final.race.result())
     ended = final.ended or time.monotonic()  # whoever waits may be told before we are
     exploration.seconds += Seconds(finals=ended - final.began)
     if not race.entrants:

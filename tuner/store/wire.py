@@ -21,7 +21,7 @@ from kernels.attention.printable import shown
 from kernels.attention.problem import DTYPES
 from tuner import moments
 from tuner.record import Record
-from tuner.trial import Outcome, Trial
+from tuner.trial import Measurement, Outcome, Trial
 
 MOST_ITEMS = 10_000
 """The longest list inside one record or trial."""
@@ -104,6 +104,15 @@ def decode_trial(value: object) -> Trial:
     if trial.outcome is Outcome.OK and trial.measurement is None:
         raise _refusal(None, "there where the outcome is ok", "measurement")
     return trial
+
+
+def refusal(measurement: Measurement) -> str:
+    """Why `measurement` could not be kept; empty if it could."""
+    try:
+        _decode_dataclass(Measurement, encode(measurement), "measurement")
+    except WireError as error:
+        return str(error)
+    return ""
 
 
 def schema(kind: type) -> dict[str, Any]:

@@ -138,7 +138,8 @@ def test_an_export_is_a_study_of_every_trial(
     [
         (("plot", "--hdim", "256"), ("--seqlen",)),
         (("plot", *SHAPE, "--kind", "pie"), ("--kind", "'pie'", "history")),
-        (("plot", *SHAPE, "--format", "gif"), ("--format", "'gif'", "svg")),
+        (("plot", *SHAPE, "-o", ".", "--format", "gif"), ("--format", "'gif'", "svg")),
+        (("plot", *SHAPE, "--format", "png"), ("--format", "--output")),
         (("plot", *SHAPE, "--db", "/nowhere/at/all.db"), ("/nowhere/at/all.db",)),
     ],
 )

@@ -104,6 +104,33 @@ def test_an_unwritten_element_is_seen_in_heads_that_are_not_compared() -> None:
     assert "NaN" in gate.check(launch).wrong
 
 
+@pytest.mark.parametrize(("dtype", "causal"), KINDS)
+def test_a_mistake_in_a_head_that_is_not_compared_is_seen(dtype: str, causal: bool) -> None:
+    gate = Gate(Problem(64, 96, causal, dtype, 1, 8), "cpu")
+    seen = gate.check(right)
+    assert not seen.wrong
+    assert seen.max_diff < (2e-3 if dtype == "fp16" else 2e-2)
+
+    def launch(inputs: Inputs, head: int) -> None:
+        right(inputs)
+        if inputs.name == "its own shape":
+            inputs.out[0, head, 50, 20] += 7e-2
+
+    for head in range(8):  # 0, 4 and 7 are compared with the reference
+        verdict = gate.check(lambda inputs, head=head: launch(inputs, head))
+        assert "off by" in verdict.wrong
+        assert "its own shape" in verdict.wrong
+    assert "off by" in gate.check_last().wrong
+
+
+def test_where_sdpa_itself_is_wrong_it_condemns_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "tuner.evaluate.gate.scaled_dot_product_attention",
+        lambda q, k, v, is_causal: torch.full_like(q, math.nan),
+    )
+    assert not Gate(Problem(64, 96, True, "fp16", 1, 8), "cpu").check(right).wrong
+
+
 def test_a_read_past_the_end_is_seen() -> None:
     def launch(inputs: Inputs) -> None:
         q, k, v = inputs.q, inputs.k, inputs.v
