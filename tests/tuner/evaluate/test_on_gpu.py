@@ -18,6 +18,7 @@ from tests.tuner.evaluate.test_screening import HUGE
 from tuner.evaluate.local import LocalExecutor
 from tuner.evaluate.timing import cycle
 from tuner.search import candidates, driver
+from tuner.search.objective import MARK
 from tuner.search.options import Options
 from tuner.store.database import Store
 from tuner.trial import Candidate, Outcome
@@ -105,6 +106,29 @@ def test_the_default_passes_the_gate(
     assert evaluation.outcome is Outcome.OK, evaluation.reason
     assert evaluation.measurement is not None
     assert evaluation.measurement.max_diff < (1e-2 if dtype == "fp16" else 5e-2)
+
+
+def test_a_search_of_single_launches_with_a_cold_cache(
+    executor: LocalExecutor, tmp_path: Path
+) -> None:
+    problem = Problem.on_grid(64, 4096, True)
+    with (
+        LocalExecutor(evaluate_deadline_s=DEADLINE_S, cold_l2=True) as cold,
+        Store.open(tmp_path / "latency.db") as store,
+    ):
+        (record,) = driver.search([problem], cold, store, (), Options(trials=4))
+        trials = {trial.candidate: trial for trial in store.trials(problem)}
+    assert record is not None
+    assert record.note.startswith(MARK)
+    assert len(trials) == 4
+    for candidate in defaults(problem, executor):
+        alone, warm = trials[candidate], executor.evaluate(problem, candidate, None).result(120)
+        assert alone.outcome.timed, alone.reason
+        assert alone.reason == MARK or alone.outcome is Outcome.PRUNED
+        assert alone.measurement is not None
+        assert warm.measurement is not None
+        assert alone.measurement.cycles is None
+        assert alone.measurement.median_ms > warm.measurement.median_ms
 
 
 @pytest.mark.timing
