@@ -11,13 +11,15 @@ outside the loops, under others. Needs Triton, but no torch:
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+# This folder for its modules: a package called `scripts` may be installed, and hides it.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (lets Hugging Face's `kernels`, if installed, share its name with ours)
 from kernels.attention import registry
@@ -30,6 +32,11 @@ from tuner.search.plan import plan
 from tuner.standing import standing
 from tuner.store.database import Store
 from tuner.store.locations import shipped_database
+
+if TYPE_CHECKING:
+    from scripts import refusals
+else:
+    import refusals
 
 CAPABILITIES = (80, 89, 90, 100, 120)
 HOPPER = 90  # the target that the templates are made for
@@ -89,12 +96,11 @@ def check(job: Job) -> str | None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = refusals.Parser(__doc__)
     parser.add_argument("capabilities", nargs="*", type=int, default=CAPABILITIES)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     options = parser.parse_args(words)
-    if options.jobs is not None and options.jobs < 1:
-        parser.error(f"--jobs is {options.jobs}, but must be a whole number of at least 1")
+    refusals.at_least(parser, 1, jobs=options.jobs)
     for capability in options.capabilities:
         if capability not in supported():
             known = ", ".join(map(str, supported()))

@@ -16,6 +16,12 @@ from typing import TYPE_CHECKING, Any
 # This folder for its modules: a package called `scripts` may be installed, and hides it.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import tuner  # noqa: F401  (makes kernels.attention importable)
+from kernels.attention.printable import printable
+from tuner.store.errors import StoreError
+from tuner.store.files import write_atomically
+
 if TYPE_CHECKING:
     from scripts import refusals
     from scripts.scores import BUDGETS, checked
@@ -39,7 +45,11 @@ def main(words: Sequence[str] | None = None) -> None:
         if path.suffix == suffix:
             parser.error(f"{path} would be replaced by what is made of it: name it otherwise")
         refusals.output(parser, path.with_suffix(suffix), option="what is made")
-    path.with_suffix(".md").write_text(f"{heading(report)}\n\n{markdown(report['results'])}")
+    text = f"{heading(report)}\n\n{markdown(report['results'])}"
+    try:
+        write_atomically(path.with_suffix(".md"), text)
+    except StoreError as error:
+        parser.error(str(error))
     draw(report["results"], path.with_suffix(".svg"))
 
 
@@ -82,7 +92,7 @@ def markdown(results: Sequence[Row]) -> str:
             next((row for row in rows if row["space"] == space), None)
             for _, rows in sorted(groups.items())
         ]
-        lines.append(f"| {space} | {' | '.join(map(of_space, found))} |")
+        lines.append(f"| {printable(space)} | {' | '.join(map(of_space, found))} |")
     return "\n".join(lines) + "\n"
 
 

@@ -8,7 +8,6 @@ shipped recordings. It needs no GPU. `docs/faults.md` has the figures of a run.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import signal
@@ -22,8 +21,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parents[1]
+# This folder for its modules: a package called `scripts` may be installed, and hides it.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(ROOT))
 
 from kernels.attention.problem import Problem  # noqa: E402
@@ -37,6 +39,11 @@ from tuner.search.options import Options  # noqa: E402
 from tuner.store.database import Store  # noqa: E402
 from tuner.store.locations import shipped_database  # noqa: E402
 from tuner.trial import Outcome  # noqa: E402
+
+if TYPE_CHECKING:
+    from scripts import refusals
+else:
+    import refusals
 
 PROBLEM = Problem.on_grid(64, 4096, True)
 TRIALS = 40
@@ -265,7 +272,7 @@ def alive(pid: int) -> bool:
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = refusals.Parser(__doc__)
     parser.add_argument("--kills", type=int, default=100, help="kills in all")
     parser.add_argument("--seed", type=int, default=None, help="of the moments")
     asked = parser.parse_args(words)

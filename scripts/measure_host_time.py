@@ -11,7 +11,6 @@ without a GPU a stand-in takes the launches, and what is left is Python's share 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -23,9 +22,11 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+# This folder for its modules: a package called `scripts` may be installed, and hides it.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # isort: skip  (before `kernels`, whose name it may share)
 
@@ -39,6 +40,11 @@ from kernels.attention.launching import DirectLaunch
 from kernels.attention.problem import HEADDIMS, Problem
 from kernels.attention.template import Launch
 from tuner import repetition, runtime
+
+if TYPE_CHECKING:
+    from scripts import refusals
+else:
+    import refusals
 
 BLOCKS = 21
 CALLS = 100
@@ -235,7 +241,7 @@ def _stand_in() -> Iterator[None]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = refusals.Parser(__doc__)
     parser.add_argument("--hdim", type=int, nargs="+", default=HEADDIMS)
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
     options = parser.parse_args(words)

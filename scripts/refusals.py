@@ -18,6 +18,8 @@ from tuner.store.sqlite import looks_like_database
 
 PICTURES = (".svg", ".png", ".pdf")
 
+_MOST = 1_000_000  # of whatever is counted
+
 Found = TypeVar("Found")
 
 
@@ -33,11 +35,13 @@ class Parser(ArgumentParser):
 
 
 def at_least(parser: ArgumentParser, least: int, **numbers: int | None) -> None:
-    """Refuse a number below `least`; None is one that was not given."""
+    """Refuse a number below `least`, or of which nobody would see the end; None is one that was not
+    given."""
     for name, number in numbers.items():
-        if number is not None and number < least:
+        if number is not None and not least <= number <= _MOST:
             parser.error(
                 f"--{name} is {shown(number)}, but must be a whole number of at least {least}"
+                f"{f' and at most {_MOST}' if number > _MOST else ''}"
             )
 
 
@@ -72,7 +76,8 @@ def output(
             parser.error(f"{named} be a file")
         if suffixes and path.suffix not in suffixes:
             parser.error(f"{named} end in {' or '.join(suffixes)}")
-        if not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+        folder = path.resolve().parent  # of what a link leads to
+        if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
             parser.error(f"{named} be in a folder that is there and can be written")
         path.exists()
         if not database and path.is_file() and looks_like_database(path):

@@ -11,7 +11,6 @@ Written against Triton 3.6 and Helion 1.1.0 and 1.5.1, which does not import bes
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -23,10 +22,12 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+# This folder for its modules: a package called `scripts` may be installed, and hides it.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention import registry
@@ -41,6 +42,11 @@ from tuner.evaluate.stopwatch import CudaStopwatch, Launch, Stopwatch
 from tuner.evaluate.timing import launches_per_sample
 from tuner.evaluate.wire import candidate_from_json, candidate_to_json
 from tuner.trial import Candidate
+
+if TYPE_CHECKING:
+    from scripts import refusals
+else:
+    import refusals
 
 # Of the kernel's constexprs, those that a config decides, and the parameter they are called there.
 TUNED = {
@@ -315,7 +321,7 @@ def interleaved(
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = refusals.Parser(__doc__)
     parser.add_argument("rival", choices=("autotune", "helion"))
     parser.add_argument("problem", help="JSON")
     parser.add_argument("seconds", type=float, help="until it must have ended")

@@ -90,6 +90,17 @@ BAD = [
     ("score_samplers", "--output {}/x.json --samplers x", "--samplers is 'x', but must be one of"),
     ("score_samplers", "--output {}/x.json --seeds 0", "--seeds is 0, but must be a whole number"),
     ("score_samplers", "--output {}/x.json --evaluations 0", "--evaluations is 0, but must be"),
+    (
+        "score_samplers",
+        "--output {}/x.json --seeds 1000001",
+        "--seeds is 1000001, but must be a whole number of at least 1 and at most 1000000",
+    ),
+    ("score_samplers", "--output {}/dangling", "must be in a folder that is there"),
+    (
+        "draw_samplers",
+        "{}/huge.json",
+        "huge.json', but must be a file that score_samplers.py wrote",
+    ),
     ("score_samplers", "--output {}/x.json --batch 0", "--batch is 0, but must be a whole number"),
     ("score_samplers", "--output {}/x.json --jobs 0", "--jobs is 0, but must be a whole number"),
     ("score_samplers", "--output {}/x.json --spaces {}/no", "no', but must be a folder"),
@@ -122,8 +133,11 @@ def folder(tmp_path: Path) -> Path:
     Store.open(tmp_path / "none.db", write_ahead_log=False).close()
     (tmp_path / "other.json").write_text('{"results": []}')
     scores = json.loads((ROOT / "docs" / "samplers.json").read_text())
+    scores["results"][-1]["curve"] = [10**400]
+    (tmp_path / "huge.json").write_text(json.dumps(scores))
     del scores["results"][-1]["curve"]
     (tmp_path / "half.json").write_text(json.dumps(scores))
+    (tmp_path / "dangling").symlink_to(tmp_path / "no" / "x.json")
     runs = {"target": {}, "runs": {"D64": [{"tied": [], "contestant": "ours", "seconds": "x"}]}}
     (tmp_path / "runs.json").write_text(json.dumps(runs))
     if hasattr(os, "mkfifo"):
@@ -151,7 +165,8 @@ def test_one_sentence(
     said = capsys.readouterr()
     assert ended.value.code == 2
     assert said.out == ""
-    assert sentence in said.err.splitlines()[-1]
+    (line,) = said.err.splitlines()
+    assert sentence in line
     assert sorted(folder.rglob("*")) == before
 
 
