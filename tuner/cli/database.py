@@ -102,9 +102,8 @@ def stale(
     asked = options.shapes(hdim, seqlen, causal, dtype, batch, heads)
     triton = installed_version("triton")
     found: list[tuple[Record, str]] = []
-    for record in _records(db, history=False):
-        if not asked.matches(record.problem):
-            continue
+    records = [record for record in _records(db, history=False) if asked.matches(record.problem)]
+    for record in records:
         capability = record.target.hardware.capability
         if not liveness.current(record):
             found.append((record, f"an older {record.candidate.template} kernel"))
@@ -124,7 +123,7 @@ def stale(
     if triton == "none":
         out.print("Triton is not installed here, so only the kernels are compared.")
     if not found:
-        out.print("No record is stale.")
+        out.print("No record is stale." if records else "No record fits.")
         return
     by_gpu: dict[str, list[tuple[Record, str]]] = {}
     for record, why in found:
@@ -193,7 +192,8 @@ def export(
         text = standalone.text(asked, target, db)
     else:
         records = [r for r in _records(db, history) if asked.matches(r.problem)]
-        text, done = export_document(records), f"{len(records)} records in {output}"
+        count = len(records)
+        text, done = export_document(records), f"{count} record{'s'[: count != 1]} in {output}"
     if output is None:
         sys.stdout.write(text)
     else:

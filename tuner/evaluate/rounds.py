@@ -4,6 +4,7 @@ alike. What is compared is what happened within a round, by its cycles where the
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -119,6 +120,8 @@ def interleave(
             if slow[last] and not slow[position]:
                 stopwatch(lane.launch, max(1, round(SETTLE_MS / launch_ms[position])))
             taken = stopwatch.sample(lane.launch, lane.launches)
+            if not 0.0 < taken.ms < math.inf:  # while we know whose it is
+                raise ValueError(f"a round was timed at {taken.ms} ms")
             lane.samples[before + index : before + index + 1] = [taken]
             clocks += [taken.clock_mhz] if taken.clock_mhz else []
             last = position

@@ -6,8 +6,8 @@ import math
 import time
 from collections.abc import Callable
 
-# Of a problem's share, what is kept for its finals: this fraction, at most so many seconds, which a
-# heat, all rounds beside the peers and all that decide the rest take at most.
+# Of a problem's share, what is kept for its finals: this fraction, at most so many seconds. Most
+# take half of that; those that would take more decide for less long.
 _FINALS_SHARE, _FINALS_SECONDS = 0.3, 13.0
 
 

@@ -5,57 +5,58 @@ are of, whoever measured them, and never the end of a search.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tuner.evaluate.executor import Evaluation, Race
 from tuner.store import wire
-from tuner.trial import Measurement, Outcome
+from tuner.trial import Outcome
 
 
 def credible_evaluation(evaluated: Evaluation) -> Evaluation:
-    """`evaluated`; crashed if what it measured could not be kept."""
-    if evaluated.measurement is None:
+    """`evaluated`; crashed if it was timed, but what was measured is not there or could not be
+    kept."""
+    if not evaluated.outcome.timed and evaluated.measurement is None:
         return evaluated
-    why = wire.refusal(evaluated.measurement)
+    why = "nothing was measured"
+    if evaluated.measurement is not None:
+        why = wire.refusal(evaluated.measurement)
     if not why:
         return evaluated
     return replace(evaluated, outcome=Outcome.CRASHED, reason=why, measurement=None)
 
 
 def credible_race(race: Race) -> Race:
-    """`race` without the entrants and peers whose rounds cannot be compared, and why they are
-    not there."""
+    """`race` without the entrants and peers whose rounds are none, and why they are not there. Of
+    what decides, the rounds before the first that is none, the same for all if someone left."""
     dropped = {
         candidate: why
         for candidate, measurement in race.entrants.items()
-        if (why := _refusal(measurement, race.compared(candidate)))
+        if (why := wire.refusal(measurement) or _refusal(measurement.samples_ms))
     }
-    absent = {name: why for name, ms in race.peers.items() if (why := _rounds_refusal(ms))}
-    if not dropped and not absent:
-        return race
+    absent = {name: why for name, ms in race.peers.items() if (why := _refusal(ms))}
+    deciding = {c: ms for c, ms in race.deciding.items() if c not in dropped}
+    sound = min((_sound(ms) for ms in deciding.values()), default=0)
+    if dropped or any(_sound(ms) < len(ms) for ms in deciding.values()):
+        deciding = {c: ms[:sound] for c, ms in deciding.items() if sound}
     return replace(
         race,
         entrants={c: measured for c, measured in race.entrants.items() if c not in dropped},
-        deciding={c: ms for c, ms in race.deciding.items() if c not in dropped},
+        deciding=deciding,
         dropped={**race.dropped, **dropped},
         peers={name: ms for name, ms in race.peers.items() if name not in absent},
         absent={**race.absent, **absent},
     )
 
 
-def _refusal(measurement: Measurement, deciding_ms: Iterable[float]) -> str:
-    return (
-        wire.refusal(measurement)
-        or _rounds_refusal(measurement.samples_ms)
-        or _rounds_refusal(deciding_ms)
-    )
-
-
-def _rounds_refusal(samples_ms: Iterable[float]) -> str:
+def _refusal(samples_ms: Sequence[float]) -> str:
     """Why these are no rounds; empty if they are."""
-    samples = tuple(samples_ms)
-    for ms in samples:
-        if not 0.0 < ms < math.inf:
-            return f"a round was timed at {ms} ms"
-    return "" if samples else "no round was timed"
+    if not samples_ms:
+        return "no round was timed"
+    sound = _sound(samples_ms)
+    return "" if sound == len(samples_ms) else f"a round was timed at {samples_ms[sound]} ms"
+
+
+def _sound(samples_ms: Sequence[float]) -> int:
+    """How many rounds there are before the first that is none."""
+    return next((n for n, ms in enumerate(samples_ms) if not 0.0 < ms < math.inf), len(samples_ms))

@@ -116,19 +116,49 @@ def test_a_mistake_in_a_head_that_is_not_compared_is_seen(dtype: str, causal: bo
         if inputs.name == "its own shape":
             inputs.out[0, head, 50, 20] += 7e-2
 
-    for head in range(8):  # 0, 4 and 7 are compared with the reference
+    for head in (0, 4, 7, 1, 2, 3, 5, 6):  # the first three are compared with the reference
         verdict = gate.check(lambda inputs, head=head: launch(inputs, head))
         assert "off by" in verdict.wrong
         assert "its own shape" in verdict.wrong
     assert "off by" in gate.check_last().wrong
 
 
-def test_where_sdpa_itself_is_wrong_it_condemns_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_memory(q: torch.Tensor) -> torch.Tensor:
+    raise torch.OutOfMemoryError("out of memory")
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize(
+    ("theirs", "seen"),
+    [
+        (lambda right: torch.full_like(right, math.nan), False),
+        (lambda right: torch.where(torch.arange(8)[:, None, None] == 3, math.nan, right), True),
+        (lambda right: right + 0.2, True),
+        (no_memory, False),
+    ],
+    ids=["NaN", "NaN in a head", "off", "no memory"],
+)
+def test_where_sdpa_itself_fails_it_condemns_nobody(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, theirs, seen: bool
+) -> None:
     monkeypatch.setattr(
         "tuner.evaluate.gate.scaled_dot_product_attention",
-        lambda q, k, v, is_causal: torch.full_like(q, math.nan),
+        lambda q, k, v, is_causal: theirs(
+            attention_reference(q, k, v, q.shape[-1] ** -0.5, is_causal)[0]
+        ).to(q.dtype),
     )
-    assert not Gate(Problem(64, 96, True, "fp16", 1, 8), "cpu").check(right).wrong
+    gate = Gate(Problem(64, 96, True, dtype, 1, 8), "cpu")
+    verdict = gate.check(right)
+    assert not verdict.wrong
+    assert 0 < verdict.max_diff < 4e-2
+
+    def launch(inputs: Inputs) -> None:
+        right(inputs)
+        if inputs.name == "its own shape":
+            inputs.out[0, 3, 50, 20] += 0.5
+
+    # It points to the wrong head, unless it is NaN in all or not there.
+    assert bool(gate.check(launch).wrong) == seen
 
 
 def test_a_read_past_the_end_is_seen() -> None:

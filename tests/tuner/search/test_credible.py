@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 
+from kernels.attention.config import Config
 from tuner.evaluate.executor import Evaluation, Race
 from tuner.record import Record
+from tuner.search import finals
+from tuner.search.credible import credible_race
 from tuner.search.driver import search
 from tuner.search.options import Options
 from tuner.store.database import Store
-from tuner.trial import Candidate, Outcome
+from tuner.trial import Candidate, Measurement, Outcome
 
 from .conftest import ToyExecutor, ToyTemplate, problem
 
@@ -104,6 +107,57 @@ def test_a_finalist_without_figures_is_dropped(
     for record, whole in zip(searched(Mad(race=spoiled), store), sound):
         assert len(record.rivals) == len(whole.rivals) - 1
         assert record.measurement.median_ms > 0
+
+
+def test_what_was_timed_has_a_measurement(toy: ToyTemplate, store: Store) -> None:
+    def fifth(number: int, evaluated: Evaluation) -> Evaluation:
+        return replace(evaluated, measurement=None) if number == 5 else evaluated
+
+    searched(executor := Mad(fifth), store)
+    (mad,) = (t for t in store.trials(PROBLEMS[0]) if t.candidate == executor.evaluated[5])
+    assert (mad.outcome, mad.reason) == (Outcome.CRASHED, "nothing was measured")
+
+
+FAST, SLOW, MIDDLING = (Candidate("toy", Config(a=number)) for number in range(3))
+
+
+def raced(deciding: dict[Candidate, tuple[float, ...]], **ms: float) -> Race:
+    """Sixteen rounds beside the peers, and what decides."""
+    entrants = {
+        candidate: Measurement(1.0, 0.01, (ms.get(name, 1.0),) * 16, 100.0, 1e-4)
+        for name, candidate in (("fast", FAST), ("slow", SLOW), ("middling", MIDDLING))
+    }
+    return Race(entrants, deciding=deciding)
+
+
+def test_rounds_after_one_that_is_none_decide_nothing() -> None:
+    deciding = {
+        FAST: (1.0,) * 39 + (math.nan,),
+        SLOW: (1.1,) * 16,
+        MIDDLING: (1.03,) * 40,
+    }
+    race = credible_race(raced(deciding))
+    assert not race.dropped
+    assert {len(race.compared(candidate)) for candidate in race.entrants} == {16}
+    assert finals.decide({c: race.compared(c) for c in race.entrants}, None, hash).winner == FAST
+
+
+def test_who_left_leaves_the_others_with_the_same_rounds() -> None:
+    deciding = {FAST: (1.0,) * 40, SLOW: (1.01,) * 16, MIDDLING: (1.03,) * 40}
+    race = credible_race(raced(deciding, fast=math.inf))
+    assert set(race.dropped) == {FAST}
+    assert race.deciding == {SLOW: (1.01,) * 16, MIDDLING: (1.03,) * 16}
+
+
+def test_where_no_round_that_decides_is_sound_those_beside_the_peers_decide() -> None:
+    race = credible_race(raced({FAST: (0.0,) * 8, SLOW: (1.1,) * 8, MIDDLING: (1.2,) * 8}))
+    assert race.deciding == {}
+    assert race.compared(FAST) == (1.0,) * 16
+
+
+def test_a_sound_race_stays_as_it_is() -> None:
+    race = raced({FAST: (1.0,) * 40, SLOW: (1.01,) * 16, MIDDLING: (1.03,) * 40})
+    assert credible_race(race) == race
 
 
 @pytest.mark.parametrize("rounds", [(0.0,) * 16, (math.nan,) * 16, ()])
