@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, defaultdict
 from concurrent.futures import Future
@@ -26,13 +27,15 @@ P = problem()
 
 
 class Noting(SlowExecutor):
-    """Keeps every timing; those in `fickle` are wrong the second time."""
+    """Keeps every timing; the second time those in `fickle` are wrong, those in `mad` without a
+    figure."""
 
     def __init__(self, compile_s: float = 0.15) -> None:
         super().__init__(compile_s)
         self.noise = 0.02
         self.timings: dict[Candidate, list[Measurement]] = defaultdict(list)
         self.fickle: set[Candidate] = set()
+        self.mad: set[Candidate] = set()
 
     def measure(self, problem, candidate, rounds) -> Measurement:
         measured = super().measure(problem, candidate, rounds)
@@ -40,6 +43,8 @@ class Noting(SlowExecutor):
             self.timings[candidate].append(measured)
             if candidate in self.fickle:
                 self.faults[candidate] = Outcome.WRONG
+            if candidate in self.mad and len(self.timings[candidate]) > 1:
+                return replace(measured, median_ms=math.nan)
         return measured
 
 
@@ -77,21 +82,26 @@ def test_hopefuls_are_timed_again_and_count_by_the_middling_timing(
     assert end.seconds.timing == pytest.approx(0.1 * sum(counts.values()))
 
 
-def test_who_fails_when_timed_again_does_not_race(toy: ToyTemplate, store: Store) -> None:
+@pytest.mark.parametrize("outcome", [Outcome.WRONG, Outcome.CRASHED])
+def test_who_fails_when_timed_again_does_not_race(
+    toy: ToyTemplate, store: Store, outcome: Outcome
+) -> None:
     executor = Noting()
     best = Candidate("toy", toy.default(P, 90))
     executor.latency = lambda _, config: 1.0 if config == best.config else 1.05
-    executor.fickle = {best}
+    which = executor.fickle if outcome is Outcome.WRONG else executor.mad
+    which.add(best)
     events = searched(executor, store)
     (record,) = store.records()
     (stored,) = [trial for trial in store.trials(P) if trial.candidate == best]
-    assert (stored.outcome, stored.reason) == (Outcome.WRONG, "it was wrong")
+    assert stored.outcome is outcome
+    assert ("it was wrong" if outcome is Outcome.WRONG else "median_ms is nan") in stored.reason
     assert record.candidate != best
     assert best not in executor.raced
     (ended,) = [event for event in events if isinstance(event, ProblemEnded)]
-    assert ended.counts[Outcome.WRONG] == 1
+    assert ended.counts[outcome] == 1
     assert sum(ended.counts.values()) == 24
-    assert ended.reasons == {"wrong: it was wrong": 1}
+    assert ended.reasons == {f"{outcome.value}: {stored.reason}": 1}
 
 
 def test_where_the_compiler_is_not_waited_for_nothing_is_timed_twice(
