@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 # This folder for its modules: a package called `scripts` may be installed, and hides it.
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.append(str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention import registry

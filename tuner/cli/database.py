@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tuner.cli import options, standalone
-from tuner.cli.failure import CommandError
+from tuner.cli.failure import CommandError, warn
 from tuner.cli.options import (
     Causal,
     Database,
@@ -198,7 +198,7 @@ def export(
         sys.stdout.write(text)
     else:
         write_atomically(output, text)
-        say(done, sys.stderr)  # stdout may be where it went: -o /dev/stdout
+        warn(done)  # stdout may be where it went: -o /dev/stdout
 
 
 def import_files(

@@ -114,7 +114,7 @@ def test_export_and_import_round_trip(tuner: Run, searched: Path, tmp_path: Path
     said = tuner("export", "--db", searched, "--hdim", "256", "-o", file)
     count = len(json.loads(file.read_text())["records"])
     assert (said.status, said.out) == (0, "")
-    assert said.err == f"{count} records in {file}\n"
+    assert said.err == f"tuner: {count} records in {file}\n"
     first = tuner("import", file, "--db", other)
     assert first.out.startswith(f"{count} new, 0 already there")
     again = tuner("import", file, "--db", other)
@@ -132,7 +132,7 @@ def test_export_as_a_python_file(tuner: Run, searched: Path, tmp_path: Path) -> 
     assert said.status == 0
     assert said.out == ""
     assert "configs for NVIDIA H100 80GB HBM3" in said.err
-    assert f"Wrote {file}." in said.err.splitlines()
+    assert f"tuner: Wrote {file}." in said.err.splitlines()
     text = file.read_text(encoding="utf-8")
     assert "def _custom_attn_fwd(" in text
     assert "def _custom_attn_fwd_portable(" in text
