@@ -15,12 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 # This folder for its modules: a package called `scripts` may be installed, and hides it.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention.printable import printable
-from tuner.store.errors import StoreError
-from tuner.store.files import write_atomically
 
 if TYPE_CHECKING:
     from scripts import refusals
@@ -46,10 +43,7 @@ def main(words: Sequence[str] | None = None) -> None:
             parser.error(f"{path} would be replaced by what is made of it: name it otherwise")
         refusals.output(parser, path.with_suffix(suffix), option="what is made")
     text = f"{heading(report)}\n\n{markdown(report['results'])}"
-    try:
-        write_atomically(path.with_suffix(".md"), text)
-    except StoreError as error:
-        parser.error(str(error))
+    refusals.write(parser, path.with_suffix(".md"), text)
     draw(report["results"], path.with_suffix(".svg"))
 
 

@@ -14,6 +14,8 @@ from typing import Any, NoReturn, TypeVar
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention.printable import printable_sentence, shown
+from tuner.store.errors import StoreError
+from tuner.store.files import write_atomically
 from tuner.store.sqlite import looks_like_database
 
 PICTURES = (".svg", ".png", ".pdf")
@@ -84,6 +86,14 @@ def output(
             parser.error(f"{named} be no database, which is not replaced")
     except (OSError, ValueError) as error:  # too long, a NUL character
         parser.error(f"{named} be a file's name: {getattr(error, 'strerror', None) or error}")
+
+
+def write(parser: ArgumentParser, path: Path, text: str) -> None:
+    """Write a file; refuse, in the end, where it turns out that it cannot be."""
+    try:
+        write_atomically(path, text)
+    except StoreError as error:
+        parser.error(str(error))
 
 
 def needs_matplotlib(parser: ArgumentParser) -> None:

@@ -44,8 +44,6 @@ from tuner.search.opening import around
 from tuner.search.options import DEFAULT_TRIALS
 from tuner.search.proposals import Proposals
 from tuner.search.score import Runs
-from tuner.store.errors import StoreError
-from tuner.store.files import write_atomically
 from tuner.trial import Candidate
 
 if TYPE_CHECKING:
@@ -156,10 +154,7 @@ def main(words: Sequence[str] | None = None) -> None:
         "spaces": {name: summary(case) for name, case in known.items()},
         "results": [asdict(result) for result in results],
     }
-    try:
-        write_atomically(arguments.output, compact(report))
-    except StoreError as error:
-        parser.error(str(error))
+    refusals.write(parser, arguments.output, compact(report))
 
 
 def batches(sampler: str, asked: int | None) -> tuple[int, ...]:

@@ -58,7 +58,7 @@ def show(
     order.
     """
     asked = options.shapes(hdim, seqlen, causal, dtype, batch, heads)
-    records = [record for record in _records(db, history) if asked.matches(record.problem)]
+    records = _asked(asked, db, history)
     if as_json:
         from tuner.store.wire import encode
 
@@ -102,7 +102,7 @@ def stale(
     asked = options.shapes(hdim, seqlen, causal, dtype, batch, heads)
     triton = installed_version("triton")
     found: list[tuple[Record, str]] = []
-    records = [record for record in _records(db, history=False) if asked.matches(record.problem)]
+    records = _asked(asked, db, history=False)
     for record in records:
         capability = record.target.hardware.capability
         if not liveness.current(record):
@@ -191,9 +191,9 @@ def export(
     elif python:
         text = standalone.text(asked, target, db)
     else:
-        records = [r for r in _records(db, history) if asked.matches(r.problem)]
-        count = len(records)
-        text, done = export_document(records), f"{count} record{'s'[: count != 1]} in {output}"
+        records = _asked(asked, db, history)
+        text = export_document(records)
+        done = f"{len(records)} {'record' if len(records) == 1 else 'records'} in {output}"
     if output is None:
         sys.stdout.write(text)
     else:
@@ -234,6 +234,10 @@ def _replayed_behind(records: Iterable[Record], db: str | None) -> int:
     """How many of `records` are measured ones that hide a replayed one."""
     replayed = {record.key for record in _records(db, history=True) if record.origin == "replay"}
     return sum(record.origin == "cuda" and record.key in replayed for record in records)
+
+
+def _asked(asked: options.Shapes, db: str | None, history: bool) -> list[Record]:
+    return [record for record in _records(db, history) if asked.matches(record.problem)]
 
 
 def _records(db: str | None, history: bool) -> list[Record]:

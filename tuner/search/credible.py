@@ -36,9 +36,10 @@ def credible_race(race: Race) -> Race:
     }
     absent = {name: why for name, ms in race.peers.items() if (why := _refusal(ms))}
     deciding = {c: ms for c, ms in race.deciding.items() if c not in dropped}
-    sound = min((_sound(ms) for ms in deciding.values()), default=0)
-    if dropped or any(_sound(ms) < len(ms) for ms in deciding.values()):
-        deciding = {c: ms[:sound] for c, ms in deciding.items() if sound}
+    sound = {c: _sound(ms) for c, ms in deciding.items()}
+    if dropped or any(sound[c] < len(ms) for c, ms in deciding.items()):
+        common = min(sound.values(), default=0)
+        deciding = {c: ms[:common] for c, ms in deciding.items() if common}
     return replace(
         race,
         entrants={c: measured for c, measured in race.entrants.items() if c not in dropped},

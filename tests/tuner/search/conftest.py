@@ -112,7 +112,7 @@ class ToyExecutor(Executor):
         if outcome not in (Outcome.COMPILE_ERROR, Outcome.SPILLS, Outcome.REJECTED):
             outcome = Outcome.OK
         reason = "" if outcome is Outcome.OK else "the compiler said no"
-        return _done(Compilation(candidate, outcome, reason, Resources(64, 0, 1024), 0.5))
+        return done(Compilation(candidate, outcome, reason, Resources(64, 0, 1024), 0.5))
 
     def evaluate(
         self, problem: Problem, candidate: Candidate, best_ms: float | None
@@ -122,10 +122,8 @@ class ToyExecutor(Executor):
             raise KeyboardInterrupt
         outcome = self.faults.get(candidate, Outcome.OK)
         if outcome is not Outcome.OK:
-            return _done(Evaluation(candidate, outcome, f"it was {outcome.value}", None, 0.1))
-        return _done(
-            Evaluation(candidate, Outcome.OK, "", self.measure(problem, candidate, 5), 0.1)
-        )
+            return done(Evaluation(candidate, outcome, f"it was {outcome.value}", None, 0.1))
+        return done(Evaluation(candidate, Outcome.OK, "", self.measure(problem, candidate, 5), 0.1))
 
     def race(
         self,
@@ -138,7 +136,7 @@ class ToyExecutor(Executor):
         fastest = sorted(hopefuls, key=lambda c: self.latency(problem, c.config))[:PLACES]
         raced = [*entrants, *fastest]
         self.raced += raced
-        return _done(
+        return done(
             Race(
                 {c: self.measure(problem, c, rounds) for c in raced},
                 {"cudnn": tuple(0.9 for _ in range(rounds))},
@@ -155,7 +153,7 @@ class ToyExecutor(Executor):
         pass
 
 
-def _done(value: Any) -> Future[Any]:
+def done(value: Any) -> Future[Any]:
     future: Future[Any] = Future()
     future.set_result(value)
     return future

@@ -21,16 +21,10 @@ from tuner.search.options import Options
 from tuner.store.database import Store
 from tuner.trial import Candidate, Measurement, Outcome
 
-from .conftest import ToyExecutor, ToyTemplate, problem
+from .conftest import ToyExecutor, ToyTemplate, done, problem
 
 PROBLEMS = [problem(1024), problem(2048)]
 DEFAULT = Candidate("toy", ToyTemplate().default(problem(), 90))
-
-
-def done(value: Any) -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_result(value)
-    return future
 
 
 class Mad(ToyExecutor):

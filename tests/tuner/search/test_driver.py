@@ -9,7 +9,7 @@ import pytest
 
 from kernels.attention.config import Config
 from kernels.attention.problem import Problem
-from tuner.evaluate.executor import Compilation, Evaluation
+from tuner.evaluate.executor import Compilation
 from tuner.evaluate.timing import PLACES
 from tuner.resolve import resolve
 from tuner.search import samplers
@@ -20,7 +20,7 @@ from tuner.search.options import Options
 from tuner.store.database import Store
 from tuner.trial import Candidate, Outcome
 
-from .conftest import H100, SMALL, ToyExecutor, ToyTemplate, latency, problem, record
+from .conftest import H100, SMALL, ToyExecutor, ToyTemplate, done, latency, problem, record
 
 P = problem()
 BEST = Candidate("toy", Config(BLOCK_M=128, BLOCK_N=64, num_stages=3, flag=True))
@@ -219,9 +219,7 @@ def test_without_cycles_a_trial_counts_whose_slowness_no_clock_explains(
             if len(self.evaluated) % 5 == 0:
                 ms, cycles, kind = times, None, outcome
             measured = replace(one.measurement, median_ms=ms, cycles=cycles)
-            result: Future[Evaluation] = Future()
-            result.set_result(replace(one, outcome=kind, measurement=measured))
-            return result
+            return done(replace(one, outcome=kind, measurement=measured))
 
     executor = Counting()
     run(executor, store, trials=20)
