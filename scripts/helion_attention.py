@@ -70,8 +70,10 @@ def causal_attention(q_in: Tensor, k_in: Tensor, v_in: Tensor) -> Tensor:
             m_i, l_i, acc = step(qk, v_view[tile_b, tile_n, :], m_i, l_i, acc)
         for tile_n in hl.tile(tile_m.begin, tile_m.end):
             qk = hl.dot(q, k_view[tile_b, :, tile_n], out_dtype=torch.float32) * qk_scale
-            seen = tile_m.index[None, :, None] >= tile_n.index[None, None, :]
-            qk = torch.where(seen, qk, float("-inf"))
+            # No [:, None] here: by that Helion 1.1.0 takes a tile's rows, of which it guesses 64,
+            # for the head dimension where that is 64.
+            seen = tile_m.index.unsqueeze(1) >= tile_n.index.unsqueeze(0)
+            qk = torch.where(seen.unsqueeze(0), qk, float("-inf"))
             m_i, l_i, acc = step(qk, v_view[tile_b, tile_n, :], m_i, l_i, acc)
         acc = acc / l_i[:, :, None]
         out[tile_b, tile_m, :] = acc.to(out.dtype)

@@ -144,6 +144,7 @@ def time_line(seconds: Seconds, origin: Origin) -> str:
     return (
         f"{seconds.wall:.0f} s in all: checking {seconds.checking:.0f} s, timing "
         f"{seconds.timing:.0f} s, finals {seconds.finals:.0f} s, waiting for the compiler "
-        f"{seconds.waiting:.0f} s, the search itself {seconds.searching:.0f} s; beside that, "
+        f"{seconds.waiting:.0f} s ({seconds.starting:.0f} s of it for the first binary), the "
+        f"search itself {seconds.searching:.0f} s; beside that, "
         f"{compiling}"
     )

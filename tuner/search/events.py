@@ -26,6 +26,7 @@ class Seconds:
     timing: float = 0.0
     finals: float = 0.0
     waiting: float = 0.0  # with nothing compiled to evaluate
+    starting: float = 0.0  # of that, before there was anything to evaluate at all
 
     @classmethod
     def of(cls, evaluated: Evaluation) -> Seconds:

@@ -111,6 +111,7 @@ class Exploration:
         self._compiling: dict[Future[Compilation], Candidate] = {}
         self._evaluating: dict[Future[Evaluation], Compilation] = {}
         self._ready: deque[Compilation] = deque()
+        self._fed = False  # whether anything was given to a GPU yet
         self._recompile: deque[Candidate] = deque()  # proposed, but no longer being compiled
         self._guessed_at = -1  # trials told when the next line was worked out
         self._guesses: Sequence[Job] = ()
@@ -194,7 +195,8 @@ class Exploration:
                 timeout = None if math.isinf(left) else left
                 done, _ = wait(futures, timeout=timeout, return_when=FIRST_COMPLETED)
                 if not self._evaluating and not again:
-                    self.seconds += Seconds(waiting=share.clock() - idle)
+                    waited = share.clock() - idle
+                    self.seconds += Seconds(waiting=waited, starting=0.0 if self._fed else waited)
                 idle = share.clock()
                 for future in futures:  # in the order of submission: the same seed, the same run
                     if future in done and future not in again:
@@ -228,6 +230,7 @@ class Exploration:
             candidate = compiled.candidate
             future = self.executor.evaluate(self.problem, candidate, self._to_beat(candidate))
             self._evaluating[future] = compiled
+            self._fed = True
 
     def _to_beat(self, candidate: Candidate) -> float | None:
         """The steady ms against which the timing of `candidate` may stop early."""
