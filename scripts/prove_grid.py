@@ -277,7 +277,8 @@ def searched(
     options = Options(budget_s=budget_s)
     first = partial(opening, problems[0], (), options=options)
     with opened(first) as executor, Store.open(database) as store:
-        options = options.after(time.monotonic() - began)  # which opening took
+        seconds = Seconds.opened(time.monotonic() - began)
+        options = options.after(seconds.opening)
         records = search(problems, executor, store, [], options, watch)
         target = asdict(executor.target)
     made = {

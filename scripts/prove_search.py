@@ -56,7 +56,7 @@ from tuner.moments import now
 from tuner.recording import write_spaces
 from tuner.search import samplers
 from tuner.search.driver import search
-from tuner.search.events import Event, ProblemEnded, TrialEnded
+from tuner.search.events import Event, ProblemEnded, Seconds, TrialEnded
 from tuner.search.opening import opening
 from tuner.search.options import Options
 from tuner.search.verdict import CUT_SHORT
@@ -112,14 +112,15 @@ def searched(
         if isinstance(event, TrialEnded):
             run.evaluations += event.trial.outcome.timed
         elif isinstance(event, ProblemEnded):
-            run.parts = event.seconds.parts
+            run.parts = (start + event.seconds).parts
 
     with cold() as folder:
         began = time.monotonic()
         samplers.begin_warm_up(options.sampler)
         first = partial(opening, problem, (), options=options)
         with opened(first) as executor, Store.open(folder / "configs.db") as store:
-            options = options.after(time.monotonic() - began)  # which opening took
+            start = Seconds.opened(time.monotonic() - began)
+            options = options.after(start.opening)
             (record,) = search([problem], executor, store, [], options, watch)
             run.seconds = time.monotonic() - began
             if spaces is not None and record is not None and CUT_SHORT not in record.note:

@@ -210,16 +210,13 @@ def import_files(
     as_json: Json = False,
 ) -> None:
     """Merge exported records into your database; nothing is lost, whatever the order."""
-    from tuner.store.database import Store
+    from tuner.cli.merge import united
     from tuner.store.exchange import read_document
     from tuner.store.locations import user_database
-    from tuner.store.merge import merge
 
     # All are checked before the database is touched.
     records = [record for file in files for record in read_document(file)]
-    with Store.open(user_database(db)) as store:
-        report = merge(store, records)
-        where = store.location
+    report, where = united(user_database(db), "--db", records)
     if as_json:
         print(json.dumps({"database": where, **report.to_json()}))
         return

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tuner.cli.failure import CommandError
 from tuner.cli.options import Json
 from tuner.cli.saying import say
+
+if TYPE_CHECKING:
+    from tuner.record import Record
+    from tuner.store.merge import MergeReport
+    from tuner.trial import Trial
 
 
 def merge(
@@ -32,22 +39,19 @@ def merge(
 
     The order does not matter, and once more changes nothing. The sources stay as they are.
     """
-    from tuner.store.database import Store
     from tuner.store.merge import contents
-    from tuner.store.merge import merge as unite
 
     if "" in sources:
         raise CommandError("a source is '', but must be names of databases and documents")
 
     # All are read before the output is touched.
     parts = [contents(source) for source in dict.fromkeys(sources)]
-    with Store.open(output) as store:
-        report = unite(
-            store,
-            [record for part in parts for record in part.records],
-            [trial for part in parts for trial in part.trials],
-        )
-        where = store.location
+    report, where = united(
+        output,
+        "--output",
+        [record for part in parts for record in part.records],
+        [trial for part in parts for trial in part.trials],
+    )
     if as_json:
         print(json.dumps({"database": where, **report.to_json(), "trials": report.trials}))
         return
@@ -55,3 +59,28 @@ def merge(
         f"{len(report.added)} new records, {report.already_there} already there, and "
         f"{report.trials} new trials, in {where}."
     )
+
+
+def united(
+    location: str | Path, option: str, records: Sequence[Record], trials: Sequence[Trial] = ()
+) -> tuple[MergeReport, str]:
+    """Merge `records` and `trials` into the database at `location`, which `option` names, and say
+    how it is called.
+
+    Raises:
+        CommandError: not all of it was measured for one objective.
+    """
+    from tuner.search.objective import conflict, measured_for
+    from tuner.store.database import Store
+    from tuner.store.merge import merge as unite
+
+    given = measured_for(records, trials)
+    if len(given) > 1:
+        raise CommandError(
+            "what is given was measured for throughput in part, for latency in part, but must be "
+            "of one objective"
+        )
+    with Store.open(location) as store:
+        if given and (why := conflict(store, *given)):
+            raise CommandError(f"{why}: give another {option}")
+        return unite(store, records, trials), store.location

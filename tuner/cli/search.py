@@ -127,6 +127,7 @@ def search(
     from tuner.cli.missed import Missed
     from tuner.device import has_gpu
     from tuner.search import driver, samplers
+    from tuner.search.events import Seconds
     from tuner.search.objective import OBJECTIVES, conflict
     from tuner.search.options import Options
     from tuner.store.layers import Layers
@@ -149,8 +150,10 @@ def search(
         left_out = len(problems) - len(served)
         if asked.seqlens is None:
             problems = served  # nobody named what is refused: the rest of the grid will do
-        settings = settings.after(time.monotonic() - began)
+        start = Seconds.opened(time.monotonic() - began)
+        settings = settings.after(start.opening)
         with Layers.open(db) as layers, watching(as_json) as watch:
+            watch.seconds += start
             if opened.origin == "cuda" and (why := conflict(layers.store, objective)):
                 raise CommandError(f"{why}: give another --db")
             watch.say(opened.announce())

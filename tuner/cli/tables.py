@@ -142,9 +142,8 @@ def time_line(seconds: Seconds, origin: Origin) -> str:
             f"{compiling}"
         )
     return (
-        f"{seconds.wall:.0f} s in all: checking {seconds.checking:.0f} s, timing "
-        f"{seconds.timing:.0f} s, finals {seconds.finals:.0f} s, waiting for the compiler "
-        f"{seconds.waiting:.0f} s ({seconds.starting:.0f} s of it for the first binary), the "
-        f"search itself {seconds.searching:.0f} s; beside that, "
-        f"{compiling}"
+        f"{seconds.wall:.0f} s in all: opening {seconds.opening:.0f} s, checking "
+        f"{seconds.checking:.0f} s, timing {seconds.timing:.0f} s, finals {seconds.finals:.0f} s, "
+        f"waiting for the compiler {seconds.waiting:.0f} s ({seconds.starting:.0f} s of it for the "
+        f"first binary), the search itself {seconds.searching:.0f} s; beside that, {compiling}"
     )

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Seconds:
-    """Where the time of a search went. With one GPU, `wall` is checking, timing, finals, waiting,
-    and what the search itself took besides. With more, problems overlap: only their sum says much.
+    """Where the time of a search went. With one GPU, `wall` is opening, checking, timing, finals,
+    waiting, and what the search itself took besides. With more, problems overlap: only their sum
+    says much.
     """
 
     wall: float = 0.0  # since the problem before, or the search's beginning
@@ -25,8 +26,14 @@ class Seconds:
     checking: float = 0.0  # inputs, references, loading, and the correctness gate
     timing: float = 0.0
     finals: float = 0.0
+    opening: float = 0.0  # starting processes, in which the first candidates are compiled
     waiting: float = 0.0  # with nothing compiled to evaluate
     starting: float = 0.0  # of that, before there was anything to evaluate at all
+
+    @classmethod
+    def opened(cls, seconds: float) -> Seconds:
+        """What came before the first problem."""
+        return cls(wall=seconds, opening=seconds)
 
     @classmethod
     def of(cls, evaluated: Evaluation) -> Seconds:
@@ -40,7 +47,7 @@ class Seconds:
     @property
     def searching(self) -> float:
         """What is left of `wall`: proposing, storing, telling."""
-        known = self.checking + self.timing + self.finals + self.waiting
+        known = self.opening + self.checking + self.timing + self.finals + self.waiting
         return max(0.0, self.wall - known)
 
     @property

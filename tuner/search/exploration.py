@@ -30,10 +30,6 @@ from tuner.search.space import search_space
 from tuner.store.database import Store
 from tuner.trial import Candidate, Outcome, Trial
 
-# Proposals under way at once while there are fewer trials than that: cold, a model is within 2 % of
-# the best after a median of 20 evaluations one at a time, 28 in batches of 8 and 34 in batches of
-# 16 (docs/samplers.md). What the cores could compile besides is left to the forerunner.
-_LEAST_AHEAD = 8
 _LIKELY = 8  # candidates that the model thinks of next, for idle compilers
 # A candidate whose binary is there is preferred to others of up to so many times its merit; among
 # the last trials to nearly any, for whose compilation the GPU would wait with nothing else to do.
@@ -101,7 +97,7 @@ class Exploration:
             space, sampler, seed, self.trials.values(), [*self.defaults, *then], prior
         )
         self._sampler = sampler
-        self._learns = sampler in samplers.LEARNING
+        self._patience = samplers.PATIENCE.get(sampler, executor.compile_slots)
         # Of new trials, over all runs: proposed, ended, and how many there shall be.
         self._started = 0
         self._done = 0
@@ -244,15 +240,7 @@ class Exploration:
     def _propose(self) -> None:
         while self._recompile:
             self._compile(self._recompile.popleft())
-        most = self.executor.compile_slots + self.executor.evaluate_slots
-        window = most
-        if self._learns:
-            learned = len(self.trials) + self.executor.evaluate_slots
-            window = min(most, max(_LEAST_AHEAD, learned))
-        while self._started < self._target:
-            ahead = len(self._compiling) + len(self._ready)
-            if ahead >= (most if self._proposals.seeded else window):
-                break
+        while self._started < self._target and self._has_room:
             late = self._target - self._started <= _LATE
             self._proposals.favour(
                 self._forerunner.compiled(self.problem.specialization),
@@ -263,6 +251,16 @@ class Exploration:
                 break
             self._started += 1
             self._compile(candidate)
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether a compiler has nothing to do, and the sampler was told of enough to propose more
+        for it."""
+        compiling, busy = len(self._compiling), self.executor.compile_slots
+        if not self._proposals.seeded:
+            busy = min(busy, max(self._patience, len(self.trials) + self.executor.evaluate_slots))
+        ahead = compiling + len(self._ready)
+        return compiling < busy and ahead < busy + min(busy, self._patience)
 
     def _compile(self, candidate: Candidate) -> None:
         self._compiling[self.executor.compile(self.problem, candidate)] = candidate

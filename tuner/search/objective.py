@@ -7,9 +7,11 @@ reason, its records in their note.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tuner.trial import Outcome
+from tuner.record import Record
+from tuner.trial import Outcome, Trial
 
 if TYPE_CHECKING:
     from tuner.store.database import Store
@@ -18,17 +20,24 @@ OBJECTIVES = ("throughput", "latency")
 MARK = "single launches with a cold L2"
 
 
+def measured_for(records: Iterable[Record], trials: Iterable[Trial] = ()) -> set[str]:
+    """The objectives of what of these was measured on a GPU."""
+    marked = {MARK in record.note for record in records if record.origin == "cuda"}
+    marked |= {
+        MARK in trial.reason
+        for trial in trials
+        if trial.origin == "cuda" and trial.outcome is Outcome.OK
+    }
+    return {"latency" if mark else "throughput" for mark in marked}
+
+
 def conflict(store: Store, objective: str) -> str | None:
     """Why measurements for `objective` must not go to `store`; None if they may.
 
     Raises:
         StoreError: it cannot be read.
     """
-    marks = [MARK in record.note for record in store.records() if record.origin == "cuda"]
-    marks += [
-        MARK in trial.reason for trial in store.trials(origin="cuda") if trial.outcome is Outcome.OK
-    ]
-    if all(mark == (objective == "latency") for mark in marks):
+    if measured_for(store.records(), store.trials(origin="cuda")) <= {objective}:
         return None
     other = next(name for name in OBJECTIVES if name != objective)
     return f"{store.location} holds measurements for {other}, not {objective}"

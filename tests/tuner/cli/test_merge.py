@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from kernels.attention import registry
 from tests.tuner.store import samples, strategies
+from tuner.search.objective import MARK
 from tuner.snapshot import Snapshot
 from tuner.store.database import Store
 from tuner.store.exchange import export_document
@@ -103,6 +104,31 @@ def test_databases_and_documents_together(tuner: Run, tmp_path: Path) -> None:
         f"2 new records, 0 already there, and 1 new trials, in {tmp_path / 'c.db'}.\n"
     )
     assert state(tmp_path / "c.db")[1] == [samples.trial(1)]
+
+
+def test_measurements_for_two_objectives_stay_apart(tuner: Run, tmp_path: Path) -> None:
+    record, trial = samples.record(1), samples.trial(1)
+    many = database(tmp_path / "many.db", [record], [trial])
+    single = replace(samples.record(2), note=MARK, uid="")
+    launches = database(tmp_path / "single.db", [single], [replace(trial, reason=MARK)])
+    out = tmp_path / "out.db"
+    said = tuner("merge", many, launches, "-o", out)
+    assert (said.status, out.exists()) == (2, False)
+    assert "for throughput in part, for latency in part" in said.err
+    assert tuner("merge", launches, "-o", out).status == 0
+    before = state(out)
+    document = tmp_path / "many.json"
+    document.write_text(export_document([record]), encoding="utf-8")
+    for words, option in (
+        (("merge", many, "-o", out), "--output"),
+        (("import", document, "--db", out), "--db"),
+    ):
+        said = tuner(*words)
+        assert said.status == 2
+        assert said.err.endswith(
+            f"{out} holds measurements for latency, not throughput: give another {option}\n"
+        )
+    assert state(out) == before
 
 
 def damage(path: Path, number: int) -> None:

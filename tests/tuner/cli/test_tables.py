@@ -40,7 +40,8 @@ def test_what_tells_records_of_one_problem_apart_is_the_last_to_go() -> None:
 
 def test_where_the_time_of_a_search_went() -> None:
     seconds = Seconds(
-        wall=60.0,
+        wall=70.0,
+        opening=10.0,
         compiling=300.0,
         checking=2.0,
         timing=9.0,
@@ -49,9 +50,10 @@ def test_where_the_time_of_a_search_went() -> None:
         starting=5.0,
     )
     assert time_line(seconds + seconds, "cuda") == (
-        "120 s in all: checking 4 s, timing 18 s, finals 60 s, waiting for the compiler 32 s (10 s "
-        "of it for the first binary), the search itself 6 s; beside that, compiling 600 CPU seconds"
+        "140 s in all: opening 20 s, checking 4 s, timing 18 s, finals 60 s, waiting for the "
+        "compiler 32 s (10 s of it for the first binary), the search itself 6 s; beside that, "
+        "compiling 600 CPU seconds"
     )
     assert time_line(seconds, "replay") == (
-        "60.0 s in all; when this was recorded, evaluating 11 s, compiling 300 CPU seconds"
+        "70.0 s in all; when this was recorded, evaluating 11 s, compiling 300 CPU seconds"
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
+from unittest.mock import patch
 
 import pytest
 
@@ -11,13 +13,15 @@ from kernels.attention.config import Config
 from kernels.attention.problem import Problem
 from tuner.evaluate.executor import Race
 from tuner.evaluate.timing import DECIDE_S, PLACES
-from tuner.search.driver import search
+from tuner.search import driver
+from tuner.search.budget import Budget
 from tuner.search.hopefuls import HOPEFULS
 from tuner.search.options import Options
 from tuner.store.database import Store
 from tuner.trial import Candidate
 
 from .conftest import ToyExecutor, ToyTemplate, problem
+from .test_budget import Clock
 
 DEFAULT = Candidate("toy", ToyTemplate().default(problem(), 90))
 
@@ -41,8 +45,11 @@ class Noting(ToyExecutor):
 
 
 def searched(store: Store, latency: Callable[[int], float], **options: float) -> Noting:
+    """By a clock that stands still: all of a budget is left for the finals, on a busy host, too."""
     executor = Noting(latency)
-    search([problem()], executor, store, (), Options(trials=60, force=True, **options))  # type: ignore[arg-type]
+    with patch.object(driver, "Budget", partial(Budget, clock=Clock())):
+        wanted = Options(trials=60, force=True, **options)  # type: ignore[arg-type]
+        driver.search([problem()], executor, store, (), wanted)
     return executor
 
 
@@ -80,8 +87,8 @@ def test_one_figure_that_is_far_too_good_leaves_the_others_in(
     ("budget_s", "scale", "heat", "decides"),
     [
         (60.0, 1.0, True, DECIDE_S),
-        (12.0, 1.0, True, 2.5),  # less than half of a minute's
-        (8.0, 1.0, False, 2.5),  # 16 rounds come before a heat
+        (11.0, 1.0, True, 2.0),
+        (9.0, 1.0, False, 3.5),  # 16 rounds come before a heat
         (15.0, 30.0, False, DECIDE_S),  # in which launches of 30 ms take too long
     ],
 )

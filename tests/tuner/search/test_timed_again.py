@@ -58,7 +58,7 @@ def searched(executor: ToyExecutor, store: Store) -> list[Event]:
 def test_hopefuls_are_timed_again_and_count_by_the_middling_timing(
     toy: ToyTemplate, store: Store
 ) -> None:
-    executor = Noting()
+    executor = Noting(compile_s=0.4)
     events = searched(executor, store)
     told = [event.trial.candidate for event in events if isinstance(event, TrialEnded)]
     assert len(told) == len(set(told)) == 24  # a trial is told once, however often it is timed
