@@ -11,7 +11,7 @@ import gzip
 import json
 import lzma
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -45,6 +45,7 @@ _HEAD_BYTES = 64 << 10
 
 _MOST_CHARACTERS = 2000
 _MOST_NUMBER = 2**53
+_ROUNDED = 0.999  # what a figure may have lost by being written with few digits
 _LEAST_MHZ, _MOST_MHZ = 50, 10_000  # of an SM, by two medians of the same samples
 
 
@@ -117,7 +118,7 @@ class RecordedSpace:
                 int(values["registers"]), int(values["spills"]), int(values["shared_memory"])
             )
         if result.samples_ms:
-            median_ms = values.get("time") or median(result.samples_ms)
+            median_ms = _time(values.get("time"), result.samples_ms)
             measurement = Measurement(
                 median_ms=median_ms,
                 spread=spread(result.samples_ms),
@@ -142,6 +143,18 @@ class RecordedSpace:
             compile_s=result.compile_s,
             evaluate_s=result.evaluate_s,
         )
+
+
+def _time(stated_ms: float | None, samples_ms: Sequence[float]) -> float:
+    """What is stated, if the samples say so; what they say, if nothing is."""
+    if stated_ms is None:
+        return median(samples_ms)
+    least, most = min(samples_ms), max(samples_ms)
+    if not _ROUNDED * least <= stated_ms <= most / _ROUNDED:
+        raise ValueError(
+            f"time is {stated_ms:g} ms, but must be among its runtimes of {least:g} to {most:g} ms"
+        )
+    return stated_ms
 
 
 def _cycles(count: float | None, ms: float) -> float | None:

@@ -364,6 +364,19 @@ def test_where_one_that_was_right_has_no_cycles_all_are_compared_by_time(tmp_pat
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("ms", ["1e-9", "0.29", "0.31", "1.7e308"])
+def test_a_time_that_is_not_among_its_runtimes_is_damage(tmp_path: Path, ms: str) -> None:
+    path = tmp_path / "space.json"
+    write_space(path, [trial(0)])
+    document = json.loads(path.read_text())
+    (result,) = document["results"]
+    (entry,) = [each for each in result["measurements"] if each["name"] == "time"]
+    entry["value"] = float(ms)
+    path.write_text(json.dumps(document))
+    with pytest.raises(SpaceError, match=r"space.json is damaged: of .*: time is .* runtimes of"):
+        assert read_space(path).trials
+
+
 @pytest.mark.parametrize("cycles", ["-450000", "0", "1", "1e-320", "1e308", "1e15"])
 def test_cycles_that_no_clock_makes_are_damage(tmp_path: Path, cycles: str) -> None:
     path = tmp_path / "space.json"

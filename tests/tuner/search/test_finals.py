@@ -1,14 +1,23 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from kernels.attention.config import Config
+from tuner.evaluate.executor import Race
 from tuner.evaluate.paired import slower
 from tuner.search import finals
+from tuner.search.driver import search
 from tuner.search.finals import decide
+from tuner.search.options import Options
+from tuner.store.database import Store
 from tuner.trial import Candidate
+
+from .conftest import ToyExecutor, ToyTemplate, done, problem
 
 A, B, C = (Candidate("toy", Config(BLOCK_M=m)) for m in (16, 32, 64))
 RANK = {A: 0, B: 1, C: 2}.__getitem__
@@ -85,3 +94,16 @@ def test_whom_a_few_rounds_beat_is_not_judged_by_the_others_later_ones() -> None
 def test_no_entrants_is_refused() -> None:
     with pytest.raises(ValueError, match="samples_ms is empty"):
         decide({}, None, RANK)
+
+
+class Throttled(ToyExecutor):
+    """A card that is too hot, and whose power brake is pulled."""
+
+    def race(self, *asked: Any) -> Future[Race]:
+        return done(replace(super().race(*asked).result(), throttles=("heat", "power brake")))
+
+
+def test_what_held_the_clocks_down_is_noted(toy: ToyTemplate, store: Store) -> None:
+    (record,) = search([problem()], Throttled(), store, [], Options(20, sampler="random"))
+    assert record is not None
+    assert "clocks were held down by heat and power brake" in record.note
