@@ -1,13 +1,15 @@
-"""What is compiled already is preferred, and among the last trials waited for nothing else."""
+"""What is compiled already is preferred, and among the last trials waited for nothing else; and how
+much is begun ahead of what is known."""
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from kernels.attention.config import Config
-from tuner.evaluate.executor import Compilation
+from tuner.evaluate.executor import Compilation, Evaluation
 from tuner.search import exploration
 from tuner.search.candidates import enumerate_candidates
 from tuner.search.exploration import Exploration
@@ -103,3 +105,45 @@ def test_elsewhere_hardly_anything_is(
     default = toy.default(P, 90)
     began = first(executor, store, 8, **given)
     assert sum(c.config[n] != value for n, value in default.items() for c in began[3:]) > 5
+
+
+@pytest.mark.parametrize(
+    ("sampler", "slots", "begun"),
+    [("surrogate", 4, 4), ("surrogate", 64, 16), ("tpe", 64, 1), ("random", 64, 64)],
+)
+def test_as_many_are_begun_as_the_sampler_is_patient_with(
+    toy: ToyTemplate, executor: ToyExecutor, store: Store, sampler: str, slots: int, begun: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    executor.compile_slots = slots
+    asked: list[Candidate] = []
+
+    def compile_(_: object, candidate: Candidate) -> Future[Compilation]:
+        asked.append(candidate)
+        return Future()  # that never ends
+
+    monkeypatch.setattr(executor, "compile", compile_)
+    candidates = enumerate_candidates(P.specialization, 90)
+    Exploration(P, candidates, executor, store, [], [], sampler, 0, 80).prefetch()
+    assert len(asked) == len(set(asked)) == begun
+
+
+@pytest.mark.parametrize(("sampler", "most"), [("surrogate", 8), ("tpe", 5)])
+def test_where_the_gpu_is_slow_few_are_compiled_ahead(
+    toy: ToyTemplate, executor: ToyExecutor, store: Store, sampler: str, most: int
+) -> None:
+    ahead: list[int] = []
+    evaluate = executor.evaluate
+
+    def counting(*asked: Any) -> Future[Evaluation]:
+        ahead.append(len(executor.compiled) - len(executor.evaluated))
+        return evaluate(*asked)
+
+    executor.evaluate = counting  # type: ignore[method-assign]
+    candidates = enumerate_candidates(P.specialization, 90)
+    forerunner = Idle(executor)
+    searched = Exploration(
+        P, candidates, executor, store, [], [], sampler, 0, 80, forerunner=forerunner
+    )
+    searched.run(lambda _: None)
+    assert max(ahead[20:]) == most
