@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
+from kernels.attention.printable import shown
 from kernels.attention.problem import GRID_SEQLENS, HEADDIMS, HEADLINE, Problem
 from tuner.record import Record
 from tuner.standing import standing
@@ -49,7 +51,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("database", type=Path)
     parser.add_argument("--output", type=Path, help="where the picture goes; none: the table only")
     parser.add_argument("--dtype", default="fp16", choices=("fp16", "bf16"))
-    parser.add_argument("--gpu", default="H100", help="part of the GPU's name")
+    parser.add_argument("--gpu", default="H100", help="the GPU's name, or part of it")
     arguments = parser.parse_args(words)
     if arguments.output is not None:
         refusals.needs_matplotlib(parser)
@@ -70,9 +72,18 @@ def main(words: Sequence[str] | None = None) -> None:
         parser.error(
             f"{arguments.database} holds no {arguments.dtype} records measured on {arguments.gpu}"
         )
+    cards = {record.target.gpu_name for record in records}
+    if arguments.gpu in cards:  # it may be part of another's name
+        records = [record for record in records if record.target.gpu_name == arguments.gpu]
+    elif len(cards) > 1:
+        parser.error(
+            f"--gpu is {shown(arguments.gpu)}, but must name one card: "
+            f"{' or '.join(map(shown, sorted(cards)))}"
+        )
     print(table(records))
     if arguments.output is not None:
-        draw(records, arguments.output)
+        picture = draw(records, arguments.output.suffix[1:])
+        refusals.write(parser, arguments.output, picture)
 
 
 def table(records: Sequence[Record]) -> str:
@@ -147,13 +158,15 @@ def find(records: Sequence[Record], headdim: int, seqlen: int, causal: bool) -> 
     )
 
 
-def draw(records: Sequence[Record], output: Path) -> None:
+def draw(records: Sequence[Record], kind: str) -> bytes:
+    """The picture, as a file of that kind."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     pyplot.rcParams["svg.hashsalt"] = "attention-tuner"  # the same records, the same file
+    pyplot.rcParams["text.parse_math"] = False  # a name with two dollar signs is no formula
     pyplot.rcParams["font.size"] = 9
     figure, axes = pyplot.subplots(2, 3, figsize=(10, 5.2), sharex=True, sharey=True)
     for row, causal in enumerate((True, False)):
@@ -174,7 +187,9 @@ def draw(records: Sequence[Record], output: Path) -> None:
     )
     figure.tight_layout(rect=(0, 0.05, 1, 1))
     figure.legend(*shown, frameon=False, loc="lower center", ncols=len(shown[0]), fontsize=8)
-    figure.savefig(output, metadata={"Date": None} if output.suffix == ".svg" else None)
+    picture = BytesIO()
+    figure.savefig(picture, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    return picture.getvalue()
 
 
 def panel(axis: Any, records: Sequence[Record], headdim: int, causal: bool) -> None:

@@ -8,7 +8,8 @@ Writes docs/samplers.md and docs/samplers.svg beside it. Needs matplotlib.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from io import BytesIO
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
-from kernels.attention.printable import printable
+from kernels.attention.printable import printable, printable_sentence
 
 if TYPE_CHECKING:
     from scripts import refusals
@@ -43,13 +44,15 @@ def main(words: Sequence[str] | None = None) -> None:
             parser.error(f"{path} would be replaced by what is made of it: name it otherwise")
         refusals.output(parser, path.with_suffix(suffix), option="what is made")
     text = f"{heading(report)}\n\n{markdown(report['results'])}"
+    picture = draw(report["results"])
+    # First what is large and may find no room: the table is not replaced without its picture.
+    refusals.write(parser, path.with_suffix(".svg"), picture)
     refusals.write(parser, path.with_suffix(".md"), text)
-    draw(report["results"], path.with_suffix(".svg"))
 
 
 def heading(report: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in report["versions"].items())
-    return (
+    return printable_sentence(
         f"By scripts/score_samplers.py on {report['date'][:10]} ({versions}): "
         f"{len(report['spaces'])} recorded spaces, {report['seeds']} seeds."
     )
@@ -77,17 +80,23 @@ def markdown(results: Sequence[Row]) -> str:
         cells += [f"{fmean(row[name] for row in rows):.2f}" for name in ("score", "score_of_mean")]
         cells.append(str(sum(row["repeats"] for row in rows)))
         cells.append(f"{fmean(row['ms_per_proposal'] for row in rows):.1f}")
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(line(cells))
     lines += ["", "Each space: evaluations to 5 % / to 2 % (score).", ""]
     heads = [f"{titled(sampler, batch)}, {start}" for sampler, start, batch in sorted(groups)]
-    lines += [f"| space | {' | '.join(heads)} |", f"| --- |{' --- |' * len(heads)}"]
+    lines += [line(["space", *heads]), f"| --- |{' --- |' * len(heads)}"]
     for space in dict.fromkeys(result["space"] for result in results):
         found = [
             next((row for row in rows if row["space"] == space), None)
             for _, rows in sorted(groups.items())
         ]
-        lines.append(f"| {printable(space)} | {' | '.join(map(of_space, found))} |")
+        lines.append(line([space, *map(of_space, found)]))
     return "\n".join(lines) + "\n"
+
+
+def line(cells: Iterable[str]) -> str:
+    """Of a table, whatever characters names have."""
+    escaped = (printable(cell).replace("|", r"\|") for cell in cells)
+    return f"| {' | '.join(escaped)} |"
 
 
 def of_space(row: Row | None) -> str:
@@ -110,30 +119,34 @@ def number(count: float | None) -> str:
     return "–" if count is None or count == float("inf") else f"{count:g}"
 
 
-def draw(results: Sequence[Row], path: Path) -> None:
-    """A curve per sampler and start, the mean over all spaces."""
+def draw(results: Sequence[Row]) -> bytes:
+    """SVG: a curve per sampler and start, the mean over all spaces, of the smallest batches."""
     import matplotlib
 
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "samplers"  # the same results, the same bytes
+    matplotlib.rcParams["text.parse_math"] = False  # a name with two dollar signs is no formula
     from matplotlib import pyplot
 
+    batch = min(result["batch"] for result in results)
     groups: dict[tuple[str, str], list[list[float]]] = {}
-    for result in (result for result in results if result["batch"] == 1):
+    for result in (result for result in results if result["batch"] == batch):
         groups.setdefault((result["sampler"], result["start"]), []).append(result["curve"])
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     for (sampler, start), curves in groups.items():
         curve = [100 * fmean(column) for column in zip(*curves)]
         axes.plot(
-            range(1, len(curve) + 1), curve, STYLES[start],
-            color=COLOURS.get(sampler, "black"), label=f"{sampler}, {start}",
+            range(1, len(curve) + 1), curve, STYLES[start], color=COLOURS.get(sampler, "black"),
+            label=printable(f"{titled(sampler, batch)}, {start}"),
         )  # fmt: skip
     axes.set_xlabel("evaluations")
     axes.set_ylabel("% of the optimum, mean over spaces and seeds")
     axes.set_ylim(bottom=50, top=100.5)
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
-    figure.savefig(path, metadata={"Date": None})
+    picture = BytesIO()
+    figure.savefig(picture, format="svg", metadata={"Date": None})
+    return picture.getvalue()
 
 
 if __name__ == "__main__":

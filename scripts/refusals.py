@@ -63,6 +63,12 @@ def folders(parser: ArgumentParser, option: str, given: Iterable[Path]) -> None:
             parser.error(f"{option} is {shown(str(folder), 300)}, but must be a folder")
 
 
+def file(parser: ArgumentParser, option: str, path: Path) -> None:
+    """Refuse what is there, but is no file: reading a pipe would wait for ever."""
+    if path.exists() and not path.is_file():
+        parser.error(f"{option} is {shown(str(path), 300)}, but must be a file")
+
+
 def output(
     parser: ArgumentParser,
     path: Path,
@@ -88,11 +94,16 @@ def output(
         parser.error(f"{named} be a file's name: {getattr(error, 'strerror', None) or error}")
 
 
-def write(parser: ArgumentParser, path: Path, text: str) -> None:
-    """Write a file; refuse, in the end, where it turns out that it cannot be."""
+def write(
+    parser: ArgumentParser, path: Path, content: str | bytes, measured: str | None = None
+) -> None:
+    """Write a file; refuse, in the end, where it turns out that it cannot be, and print what was
+    `measured`, which would be lost."""
     try:
-        write_atomically(path, text)
+        write_atomically(path, content)
     except StoreError as error:
+        if measured is not None:
+            print(measured)
         parser.error(str(error))
 
 
@@ -122,12 +133,18 @@ def written(
     """What `read` makes of the JSON that `writer` wrote to `path`; refuses all else."""
     named = f"{option} is {shown(str(path), 300)}, but"
     try:
-        if path.exists() and not path.is_file():  # reading a pipe would wait for ever
-            parser.error(f"{named} must be a file")
+        file(parser, option, path)
         return read(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         parser.error(f"{named} cannot be read: {error.strerror}")
     except (
         ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError,
     ) as error:  # fmt: skip
-        parser.error(f"{named} must be a file that {writer} wrote: {error}")
+        parser.error(f"{named} must be a file that {writer} wrote{_because(error)}")
+
+
+def _because(error: Exception) -> str:
+    """What is wrong with a file, where an error says more than what is with Python's objects."""
+    if isinstance(error, KeyError):
+        return f": {error} is missing"
+    return f": {error}" if isinstance(error, ValueError) else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 STARTS = ("cold", "default", "neighbours")
@@ -12,6 +11,7 @@ _TEXTS = ("space", "sampler")
 _COUNTS = ("batch", "seeds", "evaluations", "repeats")
 _NUMBERS = ("score", "score_of_mean", "ms_per_proposal")
 _REACHED = ("to_5_percent", "to_2_percent")  # None where most runs never are
+_MOST = 1e12  # of a figure, so that no sum overflows
 _FIELDS = {*_TEXTS, *_COUNTS, *_NUMBERS, *_REACHED, "start", "share", "curve"}
 
 
@@ -60,8 +60,8 @@ def _is_result(form: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _MOST

@@ -7,22 +7,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from kernels.attention.printable import shown
 from tuner import files
 from tuner.store.errors import StoreError
 
 
-def write_atomically(path: str | Path, text: str) -> None:
-    """Write `text` to `path` as UTF-8; whoever reads it meanwhile sees the old content or the new.
-    What is no file, such as /dev/stdout, is written to, not replaced.
+def write_atomically(path: str | Path, content: str | bytes) -> None:
+    """Write `content`, a text as UTF-8, to `path`; whoever reads it meanwhile sees the old content
+    or the new. What is no file, such as /dev/stdout, is written to, not replaced.
 
     Raises:
-        StoreError: it cannot be written, or is a database, whose content a text must not replace
+        StoreError: it cannot be written, or is a database, whose content nothing must replace
             because of a slip of the hand; an old file is as it was.
     """
     path = Path(path)
     try:
+        data = content if isinstance(content, bytes) else content.encode()
+    except UnicodeEncodeError as error:
+        odd = shown(error.object[error.start])
+        raise StoreError(
+            f"{path} cannot be written: its text has {odd}, which is no character"
+        ) from None
+    try:
         if path.exists() and not path.is_file() and not path.is_dir():
-            path.write_text(text, encoding="utf-8", newline="\n")
+            path.write_bytes(data)
             return
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error.strerror or error}") from None
@@ -32,7 +40,7 @@ def write_atomically(path: str | Path, text: str) -> None:
         if looks_like_database(path):
             raise StoreError(f"{path} is a database, which is not replaced: name another file")
     with replacing(path) as part:
-        part.write_text(text, encoding="utf-8", newline="\n")
+        part.write_bytes(data)
 
 
 @contextmanager
