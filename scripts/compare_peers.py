@@ -33,7 +33,6 @@ from tuner.evaluate.inputs import Inputs
 from tuner.evaluate.stopwatch import Launch
 from tuner.evaluate.timing import spread
 from tuner.search.plan import plan
-from tuner.store.files import write_atomically
 
 if TYPE_CHECKING:
     from scripts import refusals
@@ -49,9 +48,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--output", type=Path, help="everything measured, as JSON")
     options = parser.parse_args(words)
-    dtypes = options.dtype.split(",")
-    if not set(dtypes) <= set(DTYPES):
-        parser.error(f"--dtype is {options.dtype}, but must be some of {', '.join(DTYPES)}")
+    dtypes = refusals.one_of(parser, "--dtype", options.dtype, DTYPES)
     refusals.at_least(parser, 1, rounds=options.rounds)
     if options.output is not None:
         refusals.output(parser, options.output)
@@ -63,9 +60,9 @@ def main(words: Sequence[str] | None = None) -> int:
         alone=not options.grid,
         further=flex if options.flex else None,
     )
-    if options.output is not None:
-        write_atomically(options.output, json.dumps(report.to_json(), indent=1) + "\n")
     print("\n".join(text(report)))
+    if options.output is not None:
+        refusals.write(parser, options.output, json.dumps(report.to_json(), indent=1) + "\n")
     return 0 if all(row.correct for row in report.rows) else 1
 
 

@@ -59,7 +59,8 @@ class Run:
         for name in ("candidate", "beside"):
             if form.get(name) is not None:
                 candidate = candidate_from_json(form[name])
-                registry.get(candidate.template)
+                if candidate.template not in registry.names():
+                    raise ValueError(f"a run has the unknown template {candidate.template!r}")
                 setattr(run, name, candidate)
         return run
 

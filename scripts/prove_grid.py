@@ -57,7 +57,6 @@ from tuner.search.plan import plan
 from tuner.standing import standing
 from tuner.store.database import Store
 from tuner.store.errors import StoreError
-from tuner.store.files import write_atomically
 from tuner.target import Hardware
 from tuner.trial import Candidate
 
@@ -334,19 +333,25 @@ def main(words: Sequence[str] | None = None) -> None:
 
     from tuner.evaluate.local import LocalExecutor
 
+    records: list[Record] = []
+
     def keep() -> None:
         assert report is not None
         form = {"date": now(), **asdict(report)}
-        write_atomically(arguments.output, json.dumps(form, indent=1) + "\n")
+        text = json.dumps(form, indent=1) + "\n"
+        refusals.write(parser, arguments.output, text, table(report, len(records)))
         if report.rows:
             print(f"{report.rows[-1]['problem']}: {report.rows[-1]['regret']}", file=sys.stderr)
 
     with cold() if search_s is not None else nullcontext():
         if search_s is not None:
             problems = plan(dtypes=(arguments.dtype,))
-            report = searched(
-                problems, lambda first: LocalExecutor(first=first), arguments.database, search_s
-            )
+            try:
+                report = searched(
+                    problems, lambda first: LocalExecutor(first=first), arguments.database, search_s
+                )
+            except StoreError as error:
+                parser.error(str(error))
             keep()
             held = records_of(parser, arguments.database)
         end = time.monotonic() + budget_s

@@ -61,7 +61,6 @@ from tuner.search.opening import opening
 from tuner.search.options import Options
 from tuner.search.verdict import CUT_SHORT
 from tuner.store.database import Store
-from tuner.store.files import write_atomically
 from tuner.trial import Candidate
 
 if TYPE_CHECKING:
@@ -123,14 +122,16 @@ def searched(
             options = options.after(start.opening)
             (record,) = search([problem], executor, store, [], options, watch)
             run.seconds = time.monotonic() - began
+            run.note = "nothing was recorded" if record is None else record.note
             if spaces is not None and record is not None and CUT_SHORT not in record.note:
                 won = (record.candidate.template,)
-                write_spaces(problem, record, executor, store, spaces, won)
-    if record is None:
-        run.note = "nothing was recorded"
-    else:
+                try:
+                    write_spaces(problem, record, executor, store, spaces, won)
+                except OSError as error:  # a full disk: what the search came to is not lost
+                    unwritten = f"its space was not written: {error.strerror or error}"
+                    run.note = "; ".join(filter(None, (run.note, unwritten)))
+    if record is not None:
         run.candidate, run.believed_ms = record.candidate, record.measurement.median_ms
-        run.note = record.note
     return run
 
 
@@ -291,20 +292,14 @@ def main(words: Sequence[str] | None = None) -> None:
     refusals.output(parser, arguments.output)
     if arguments.spaces is not None:
         refusals.folders(parser, "--spaces", [arguments.spaces])
-    contestants = arguments.contestants.split(",")
-    if unknown := [name for name in contestants if name not in CONTESTANTS]:
-        parser.error(f"contestant is {unknown[0]!r}, but must be one of {', '.join(CONTESTANTS)}")
+    contestants = refusals.one_of(parser, "--contestants", arguments.contestants, CONTESTANTS)
+    headdims = refusals.one_of(parser, "--shapes", arguments.shapes, [*map(str, HEADLINES)])
     try:
         budget_s = seconds_of("--budget", arguments.budget)
     except CommandError as error:
         parser.error(str(error))
     assert budget_s is not None
     end = time.monotonic() + budget_s
-
-    if shapes := set(arguments.shapes.split(",")) - set(map(str, HEADLINES)):
-        parser.error(
-            f"--shapes has {min(shapes)!r}, but must be some of {', '.join(map(str, HEADLINES))}"
-        )
     made_on: dict[str, Any] | None = None
     results: dict[str, list[Run]] = {}
     if arguments.add and arguments.output.exists():
@@ -324,7 +319,7 @@ def main(words: Sequence[str] | None = None) -> None:
     refusals.elsewhere(parser, arguments.output, made_on, target)
     problems = [
         Problem.on_grid(int(name), HEADLINES[int(name)], not arguments.full, arguments.dtype)
-        for name in arguments.shapes.split(",")
+        for name in headdims
     ]
 
     def write() -> None:
@@ -333,11 +328,15 @@ def main(words: Sequence[str] | None = None) -> None:
             "target": target,
             "runs": {shape: [run.to_json() for run in runs] for shape, runs in results.items()},
         }
-        write_atomically(arguments.output, json.dumps(report, indent=1) + "\n")
+        text = json.dumps(report, indent=1) + "\n"
+        refusals.write(parser, arguments.output, text, table(results))
 
     def logs(contestant: str) -> IO[str]:
         path: Path = arguments.output.with_suffix(f".{contestant}.log")
-        return path.open("a+", errors="replace")
+        try:
+            return path.open("a+", errors="replace")
+        except OSError as error:
+            parser.error(f"{path} cannot be written: {error.strerror or error}")
 
     for number, problem in enumerate(problems):
         until = time.monotonic() + (end - time.monotonic()) / (len(problems) - number)

@@ -2,11 +2,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from kernels.attention.problem import HEADLINE
+from scripts import compare_peers
 from scripts.compare_peers import flex, headline, text
 from tests.tuner.store.samples import TARGET
 from tuner.bench import Lap, Report, Row
 from tuner.search.plan import plan
+from tuner.store.errors import StoreError
 
 
 def row(problem, ours, **peers):
@@ -34,6 +38,23 @@ def test_the_tables_have_spread_clock_power_and_the_ratio_to_the_best_peer():
     assert lines[-1] == f"{HEADLINE[1]}: no fa4: not so"
 
 
+def test_the_tables_are_there_where_the_file_cannot_be_written(monkeypatch, tmp_path, capsys):
+    def full(path, content):
+        raise StoreError(f"{path} cannot be written: no space")
+
+    report = Report(TARGET, "2026-11-28T00:00:00+00:00", (row(HEADLINE[0], 600.0, cudnn=500.0),))
+    monkeypatch.setattr(compare_peers, "has_gpu", lambda: True)
+    monkeypatch.setattr(compare_peers, "bench", lambda **_: report)
+    monkeypatch.setattr(compare_peers.refusals, "write_atomically", full)
+    with pytest.raises(SystemExit) as ended:
+        compare_peers.main(["--output", str(tmp_path / "peers.json")])
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert said.out.splitlines() == text(report)
+    (line,) = said.err.splitlines()
+    assert line.endswith("peers.json cannot be written: no space")
+
+
 def test_the_problems():
     assert headline(["bf16"]) == [replace(problem, dtype="bf16") for problem in HEADLINE]
     assert len(set(plan(dtypes=["fp16", "bf16"]))) == 72
@@ -43,7 +64,6 @@ def test_flex_sees_what_a_causal_mask_shows(monkeypatch):
     import torch
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    from scripts import compare_peers
     from tuner.evaluate.inputs import Inputs
 
     monkeypatch.setattr(

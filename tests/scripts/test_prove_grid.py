@@ -27,6 +27,7 @@ from tests.tuner.search.conftest import ToyExecutor, ToyTemplate, problem, recor
 from tuner.evaluate.space_file import read_folder
 from tuner.record import Record
 from tuner.store.database import Store
+from tuner.store.errors import StoreError
 from tuner.trial import Candidate
 
 BEST = Candidate("toy", Config(BLOCK_M=128, BLOCK_N=64, num_stages=3, flag=True))
@@ -230,7 +231,38 @@ def test_the_whole_of_it_from_cold_and_on_from_where_it_ended(
     printed = capsys.readouterr().out
     assert "searched from cold" in printed
     assert "of 2 problems" in printed
+
+    def full(path: Path, content: str) -> None:
+        raise StoreError(f"{path} cannot be written: no space")
+
+    output.write_text(json.dumps({**report, "rows": []}))
+    with monkeypatch.context() as patched:
+        patched.setattr(prove_grid.refusals, "write_atomically", full)
+        with pytest.raises(SystemExit) as ended:
+            prove_grid.main(words)
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert "of 2 problems" in said.out  # its first row is not lost
+    assert said.err.endswith("grid.json cannot be written: no space\n")
     report["target"]["gpu_name"] = "another"
     output.write_text(json.dumps(report))
     with pytest.raises(SystemExit):
         prove_grid.main(words)
+
+
+def test_a_database_that_cannot_be_written_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+
+    def full(*_: object) -> Report:
+        raise StoreError("grid.db cannot be written: the disk is full")
+
+    monkeypatch.setattr(prove_grid, "has_gpu", lambda: True)
+    monkeypatch.setattr(prove_grid, "searched", full)
+    words = [str(tmp_path / "grid.db"), "--search", "60s", "--output", str(tmp_path / "grid.json")]
+    with pytest.raises(SystemExit) as ended:
+        prove_grid.main(words)
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("error: grid.db cannot be written: the disk is full")

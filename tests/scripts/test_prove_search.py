@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -19,6 +20,7 @@ from tests.tuner.search.conftest import ToyExecutor, ToyTemplate, problem
 from tuner.evaluate.executor import Race
 from tuner.evaluate.space_file import read_folder
 from tuner.evaluate.wire import candidate_to_json
+from tuner.store.errors import StoreError
 from tuner.trial import Candidate, Measurement
 
 P = problem()
@@ -64,6 +66,18 @@ def test_ours_and_exhaustive_start_cold_and_their_winners_race(
     printed = table({str(P): runs})
     assert "regret of ours over 3 runs" in printed
     assert json.loads(json.dumps([run.to_json() for run in runs]))[3]["candidate"]
+
+
+def test_a_space_that_cannot_be_written_loses_no_run(
+    toy: ToyTemplate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(prove_search, "write_spaces", full)
+    (run,) = prove(P, plain, ("exhaustive",), 1, None, lambda: 1e3, lambda _: None, spaces=tmp_path)
+    assert run.candidate == BEST
+    assert "its space was not written: No space left on device" in run.note
 
 
 def test_what_does_not_fit_into_the_budget_is_left_out(toy: ToyTemplate) -> None:
@@ -329,9 +343,41 @@ def test_the_whole_of_it_in_two_parts(
     assert [run["contestant"] for run in runs] == ["ours", "ours", "exhaustive", "helion"]
     assert (tmp_path / "prove.helion.log").read_text() == "why\n"
     assert "regret of ours over 2 runs" in capsys.readouterr().out
+
+    def full(path: Path, content: str) -> None:
+        raise StoreError(f"{path} cannot be written: no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(prove_search.refusals, "write_atomically", full)
+        with pytest.raises(SystemExit) as ended:
+            prove_search.main([*map(str, words), "--contestants", "ours", "--repeats", "3"])
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert "regret of ours over 2 runs" in said.out  # the third has not raced
+    assert "| ours 2 |" in said.out
+    assert said.err.endswith("prove.json cannot be written: no space\n")
     report = json.loads(output.read_text())
     report["target"]["gpu_name"] = "another"
     output.write_text(json.dumps(report))
     with pytest.raises(SystemExit):
         prove_search.main([*map(str, words), "--contestants", "ours"])
     assert "but this is" in capsys.readouterr().err
+
+
+def test_a_log_that_cannot_be_written_is_named(
+    toy: ToyTemplate,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("torch")
+    from tuner.evaluate import local
+
+    monkeypatch.setattr(local, "LocalExecutor", lambda first: plain(first))
+    monkeypatch.setattr(prove_search, "has_gpu", lambda: True)
+    (tmp_path / "prove.helion.log").mkdir()
+    with pytest.raises(SystemExit) as ended:
+        prove_search.main(["--contestants", "helion", "--output", str(tmp_path / "prove.json")])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("prove.helion.log cannot be written: Is a directory")
