@@ -98,7 +98,7 @@ def check(job: Job) -> str | None:
 def main(words: Sequence[str] | None = None) -> int:
     parser = refusals.Parser(__doc__)
     parser.add_argument("capabilities", nargs="*", type=int, default=CAPABILITIES)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args(words)
     refusals.at_least(parser, 1, jobs=options.jobs)
     for capability in options.capabilities:
@@ -109,7 +109,8 @@ def main(words: Sequence[str] | None = None) -> int:
     import triton
 
     todo = jobs(tuple(options.capabilities))
-    with ProcessPoolExecutor(options.jobs) as pool:
+    workers = max(1, min(options.jobs, len(todo), os.cpu_count() or 1))
+    with ProcessPoolExecutor(workers) as pool:
         wrong = [line for line in pool.map(check, todo) if line]
     for line in wrong:
         print(line, file=sys.stderr)

@@ -11,6 +11,8 @@ part where flash-attn is installed. --padded pads half of the sequences left by 
 from __future__ import annotations
 
 import json
+import math
+import os
 import sys
 import time
 import warnings
@@ -35,6 +37,7 @@ try:
 except ModuleNotFoundError:
     sys.exit("this needs Hugging Face's transformers: pip install '.[huggingface]'")
 
+from kernels.attention.printable import shown
 from tuner import huggingface
 from tuner.evaluate.timing import spread
 
@@ -130,6 +133,16 @@ def llama(dtype: torch.dtype, device: str, layers: int, hidden: int, heads: int)
         return LlamaForCausalLM(config).to(dtype).eval()
 
 
+def memory(device: str) -> float:
+    """How many bytes there are; without end where the system does not say."""
+    if device == "cuda":
+        return torch.cuda.mem_get_info()[1]
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError):  # Windows
+        return math.inf
+
+
 def about(model: Any) -> str:
     """Where this is measured, and of what."""
     card = torch.cuda.get_device_name() if model.device.type == "cuda" else "CPU (SDPA alone)"
@@ -158,11 +171,13 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         seqlens = [int(text) for text in options.seqlen.split(",")]
     except ValueError:
-        parser.error(f"--seqlen is {options.seqlen!r}, but must be whole numbers and commas")
+        parser.error(f"--seqlen is {shown(options.seqlen)}, but must be whole numbers and commas")
     refusals.at_least(parser, 2, rounds=options.rounds)
+    for seqlen in seqlens:
+        refusals.at_least(parser, 1, seqlen=seqlen)
     refusals.at_least(
-        parser, 1, seqlen=min(seqlens), layers=options.layers, hidden=options.hidden,
-        heads=options.heads, tokens=options.tokens,
+        parser, 1, layers=options.layers, hidden=options.hidden, heads=options.heads,
+        tokens=options.tokens,
     )  # fmt: skip
     if options.heads > 4 and options.heads % (options.heads // 4):
         parser.error(f"--heads is {options.heads}, but must be a multiple of a quarter of it")
@@ -178,8 +193,21 @@ def main(words: Sequence[str] | None = None) -> int:
         )
     warnings.simplefilter("ignore", tuner.UntunedWarning)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = llama(DTYPES[options.dtype], device, options.layers, options.hidden, options.heads)
-    figures = measure(model, seqlens, options.rounds, options.padded, options.tokens or TOKENS)
+    tokens = options.tokens or TOKENS
+    too_large = (
+        f"--layers is {options.layers}, --hidden is {options.hidden}, --tokens is {tokens} and "
+        f"--seqlen is {shown(options.seqlen)}, but must all be of sizes that memory can hold"
+    )
+    # A system may promise more than it has, and kill who uses it. A layer has more weights still.
+    if 4 * 10 * options.layers * options.hidden**2 > memory(device):
+        parser.error(too_large)
+    try:
+        model = llama(DTYPES[options.dtype], device, options.layers, options.hidden, options.heads)
+        figures = measure(model, seqlens, options.rounds, options.padded, tokens)
+    except RuntimeError as error:
+        if "tried to allocate" not in str(error).lower():  # as CUDA's and the CPU's allocators say
+            raise
+        parser.error(too_large)
     if options.json:
         print(json.dumps({"on": about(model), "figures": [asdict(each) for each in figures]}))
         return 0

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
+from kernels.attention.printable import shown
 from kernels.attention.problem import Problem
 from tuner.record import Record
 from tuner.standing import standing
@@ -45,7 +46,11 @@ def main(words: Sequence[str] | None = None) -> None:
         old = gather([arguments.output]) if arguments.output.exists() else []
         new = gather(arguments.sources)
         if strangers := set(arguments.without) - {str(record.problem) for record in new}:
-            parser.error(f"--without is {min(strangers)!r}, but no source has such a problem")
+            known = ", ".join(sorted({str(record.problem) for record in new})[:2])
+            parser.error(
+                f"--without is {shown(min(strangers))}, but must be a problem that a source has"
+                f"{f', such as {known}' if known else ''}"
+            )
         new = [record for record in new if str(record.problem) not in arguments.without]
         if not new:
             named = ", ".join(map(location, arguments.sources))

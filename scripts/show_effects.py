@@ -22,6 +22,7 @@ import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention.config import Config, Value
 from tuner.evaluate.space_file import RecordedSpace, read_space
 from tuner.evaluate.t4 import SpaceError
+from tuner.store.rows import trial_row
 
 if TYPE_CHECKING:
     from scripts import refusals
@@ -35,7 +36,10 @@ def main(words: Sequence[str] | None = None) -> int:
     tables = []
     for path in parser.parse_args(words).files:
         try:
-            tables.append(effects(read_space(path)))
+            refusals.file(parser, "FILES", path)
+            space = read_space(path)
+            space.check(trial_row)
+            tables.append(effects(space))
         except SpaceError as error:
             parser.error(str(error))
         except OSError as error:
@@ -56,7 +60,7 @@ def effects(space: RecordedSpace) -> list[str]:
     rates = {
         config: header.problem.tflops(trial.measurement.steady_ms)
         for config, trial in space.trials.items()
-        if trial.measurement is not None
+        if trial.outcome.timed and trial.measurement is not None
     }
     if not rates:
         raise SpaceError(f"{space.path} holds no config that was timed")

@@ -42,7 +42,7 @@ BAD = [
     ("prove_grid", "{}/new.db --search 9m --output {}/other.json", "but must be a new file with"),
     ("prove_grid", "{}/no/new.db --search 9m", "must be in a folder that is there"),
     ("prove_grid", "{}/none.db --output {}", "but must be a file"),
-    ("prove_grid", "{}/none.db --output {}/other.json", "must be a file that this script wrote"),
+    ("prove_grid", "{}/none.db --output {}/other.json", "this script wrote: 'target' is missing"),
     ("prove_grid", "{}/none.db --proof {}/missing", "but cannot be read: No such file"),
     ("prove_grid", "{}/none.db --proof {}/foreign", "must be a file that prove_search.py wrote"),
     ("prove_grid", "{}", "is a directory"),
@@ -52,14 +52,19 @@ BAD = [
     ("prove_grid", "{}/none.db --output {}/pipe", "pipe', but must be a file"),
     ("prove_grid", "{}/none.db --proof {}/pipe", "pipe', but must be a file"),
     ("prove_search", "--add --output {}/pipe", "pipe', but must be a file"),
-    ("prove_search", "--add --output {}/other.json", "must be a file that this script wrote"),
+    ("prove_search", "--add --output {}/other.json", "this script wrote: 'target' is missing"),
+    ("prove_search", "--add --output {}/list.json", "must be a file that this script wrote\n"),
+    ("prove_search", "--shapes 64,1", "--shapes is '1', but must be one of 64, 128, 256"),
+    ("prove_search", "--contestants=", "--contestants is '', but must be one of ours, exhaustive"),
     ("prove_search", "--add --output {}/runs.json", "must be a file that this script wrote"),
     ("prove_search", "--spaces {}/none.db", "none.db', but must be a folder"),
     ("prove_search", "--output {}/none.db", "must be no database"),
     ("compare_peers", "--output {}/no/x", "must be in a folder that is there"),
     ("compare_peers", "--rounds 0", "--rounds is 0, but must be a whole number of at least 1"),
+    ("compare_peers", "--dtype=", "--dtype is '', but must be one of fp16, bf16"),
+    ("show_effects", "{}/pipe", "pipe', but must be a file"),
     ("show_effects", "{}/missing", "missing cannot be read: No such file"),
-    ("show_effects", "{}", "cannot be read: Is a directory"),
+    ("show_effects", "{}", "but must be a file"),
     ("show_effects", "{}/foreign", "foreign is no recorded space"),
     ("show_effects", "{}/empty", "empty is no recorded space"),
     ("draw_results", "{}/missing", "missing does not exist"),
@@ -109,6 +114,8 @@ BAD = [
     ("measure_prefill", "--heads 0", "--heads is 0, but must be a whole number of at least 1"),
     ("measure_prefill", "--layers 0", "--layers is 0, but must be a whole number of at least 1"),
     ("measure_prefill", "--seqlen 64,0", "--seqlen is 0, but must be a whole number of at least 1"),
+    ("measure_prefill", "--seqlen 64,1000001", "--seqlen is 1000001, but must be a whole number"),
+    ("measure_prefill", "--layers 1000000 --tokens 1", "must all be of sizes that memory can hold"),
     ("measure_prefill", "--rounds 1", "--rounds is 1, but must be a whole number of at least 2"),
     ("measure_prefill", "--heads 3", "--hidden is 2048, but must be a multiple of twice --heads"),
     ("measure_prefill", "", "this measures, but there is no NVIDIA GPU here"),
@@ -121,6 +128,11 @@ BAD = [
     ("kill_nine", "--kills 0", "--kills is 0, but must be a whole number of at least 3"),
     ("kill_nine", "--kills -3", "--kills is -3, but must be a whole number of at least 3"),
     ("publish_configs", "{}/none.db --output {}/x.db", "none.db, but must hold a measured record"),
+    (
+        "publish_configs",
+        "{}/none.db --without= --output {}/x.db",
+        "--without is '', but must be a problem that a source has",
+    ),
     ("publish_configs", "{}/none.db --output {}", "but must be a file"),
     ("publish_configs", "{}/none.db --output {}/no/x.db", "must be in a folder that is there"),
 ]
@@ -132,6 +144,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "empty").touch()
     Store.open(tmp_path / "none.db", write_ahead_log=False).close()
     (tmp_path / "other.json").write_text('{"results": []}')
+    (tmp_path / "list.json").write_text("[]")
     scores = json.loads((ROOT / "docs" / "samplers.json").read_text())
     scores["results"][-1]["curve"] = [10**400]
     (tmp_path / "huge.json").write_text(json.dumps(scores))
@@ -165,8 +178,8 @@ def test_one_sentence(
     said = capsys.readouterr()
     assert ended.value.code == 2
     assert said.out == ""
-    (line,) = said.err.splitlines()
-    assert sentence in line
+    (_,) = said.err.splitlines()
+    assert sentence in said.err
     assert sorted(folder.rglob("*")) == before
 
 

@@ -33,3 +33,24 @@ def test_measures_and_says_where(padded: bool) -> None:
         ("tuner", 32, 4), ("sdpa", 32, 4), ("tuner", 64, 2), ("sdpa", 64, 2)
     ]  # fmt: skip
     assert all(f["tokens_per_s"] > 0 and f["max_diff"] < 1e-6 for f in figures)
+
+
+def test_what_memory_does_not_hold_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from scripts import measure_prefill
+
+    said = ["an illegal memory access", "you tried to allocate 9", "Tried to allocate 9 GiB"]
+
+    def fails(*_: object) -> object:
+        raise RuntimeError(said.pop())
+
+    monkeypatch.setattr(measure_prefill, "llama", fails)
+    for _ in ("CUDA", "CPU"):
+        with pytest.raises(SystemExit) as ended:
+            measure_prefill.main([*SMALL, "--seqlen", "32"])
+        assert ended.value.code == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "--tokens is 128 and --seqlen is '32', but must all be of sizes that memory" in line
+    with pytest.raises(RuntimeError, match="illegal"):
+        measure_prefill.main([*SMALL, "--seqlen", "32"])

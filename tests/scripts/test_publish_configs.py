@@ -75,4 +75,6 @@ def test_problems_can_be_left_out_by_name(tmp_path, capsys):
         assert store.records() == [record]
     with pytest.raises(SystemExit):
         main([str(source), "--without", "D1 S1", "--output", str(out)])
-    assert "--without is 'D1 S1', but no source has such a problem" in capsys.readouterr().err
+    known = f"{other.problem}, {record.problem}"
+    expected = f"--without is 'D1 S1', but must be a problem that a source has, such as {known}"
+    assert expected in capsys.readouterr().err

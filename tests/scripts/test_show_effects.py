@@ -35,6 +35,37 @@ def test_configs_of_several_kinds_are_refused(capsys, tmp_path):
     assert "holds configs that do not have the same parameters" in capsys.readouterr().err
 
 
+@pytest.fixture
+def space(tmp_path):
+    """The form of a space, one result of it, and where it is to be written."""
+    (shipped,) = shipped_spaces().rglob("D128*causal*hopper*")
+    form = json.loads(lzma.decompress(shipped.read_bytes()))
+    timed = next(each for each in form["results"] if each["outcome"] == "ok")
+    return form, timed, tmp_path / "space.json"
+
+
+def test_what_was_timed_but_is_wrong_has_no_rate(space):
+    form, timed, path = space
+    path.write_text(json.dumps(form))
+    assert ": 260 configs timed" in effects(read_space(path))[0]
+    timed.update(outcome="wrong", invalidity="correctness")
+    path.write_text(json.dumps(form))
+    assert ": 259 configs timed" in effects(read_space(path))[0]
+
+
+def test_a_space_is_checked_as_a_search_does(capsys, space):
+    form, timed, path = space
+    (value,) = (each for each in timed["measurements"] if each["name"] == "time")
+    value["value"] = -1
+    timed["measurements"] = [value]
+    path.write_text(json.dumps(form))
+    with pytest.raises(SystemExit) as ended:
+        main([str(path)])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "space.json is no recorded space of ours: of " in line
+
+
 def test_twins_differ_in_one_parameter_alone():
     ratios = paired(RATES, "b", False)
     assert list(ratios) == [True]
