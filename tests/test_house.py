@@ -13,7 +13,7 @@ MOST_LINES = 400
 
 # Modules that everyone above the kernels may use: words and facts, no work.
 WORDS = {
-    "cuda_driver", "device", "files", "liveness", "moments", "record", "standing",
+    "cuda_driver", "device", "extras", "files", "liveness", "moments", "record", "standing",
     "strangers_json", "target", "trial", "version",
 }  # fmt: skip
 # What each part of tuner may import of the others: cli → search → evaluate → kernels and
@@ -32,7 +32,7 @@ MAY = {
     "forward": {"backward", "fallback", "plans", "validation"},
     "runtime": {"forward", "repetition", "validation"},
     "standalone": WORDS | {"repetition", "resolve", "validation"},
-    "huggingface": {"fallback", "runtime"},
+    "huggingface": {"extras", "fallback", "runtime"},
     "bench": WORDS | {"evaluate", "runtime"},
     "doctor": WORDS | {"store"},
     "fallback": {"caution"},

@@ -26,6 +26,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from tuner import extras
+
 try:
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -37,8 +39,8 @@ try:
     from transformers.utils.import_utils import is_tracing
 except ImportError as error:
     raise ImportError(
-        f"tuner.huggingface needs transformers 5.17 or newer ({error}); pip install "
-        "'attention-tuner[huggingface]'"
+        f"tuner.huggingface needs transformers 5.17 or newer ({error}); "
+        f"{extras.command('huggingface')}"
     ) from error
 
 from kernels.attention.printable import printable, shown

@@ -24,6 +24,7 @@ from typing import Any
 
 from kernels.attention.compiler import CACHE_VARIABLE, cache_folder
 from kernels.attention.problem import Problem, Specialization
+from tuner import extras
 from tuner.evaluate import compiler, evaluator, parcels
 from tuner.evaluate.compiler import Compiler
 from tuner.evaluate.evaluator import Evaluator
@@ -374,6 +375,6 @@ def _import_ray() -> Any:
         import ray
     except ImportError:
         raise RuntimeError(
-            "the executor ray needs Ray, which is not installed; pip install 'attention-tuner[ray]'"
+            f"the executor ray needs Ray, which is not installed; {extras.command('ray')}"
         ) from None
     return ray

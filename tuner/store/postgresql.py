@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, text
 from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 
+from tuner import extras
 from tuner.store.errors import StoreError
 
 _LOCK = 0x61747475  # any number that no other program's migrations use
@@ -50,7 +51,7 @@ def engine(url: URL, *, read_only: bool, timeout_s: float) -> Engine:
             raise _refused(url, error) from None
         raise StoreError(
             f"{named(url)} needs a driver that is not installed ({error}); "
-            "pip install 'attention-tuner[postgresql]'"
+            f"{extras.command('postgresql')}"
         ) from None
     except (SQLAlchemyError, TypeError, ValueError) as error:
         raise _refused(url, error) from None
