@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tuner.cli import compile as compile_command
-from tuner.cli import database, doctor, lookup, measure, merge, plot, search
+from tuner.cli import dashboard, database, doctor, lookup, measure, merge, plot, search
 from tuner.cli.failure import INTERRUPTED, Failure, explain, warn
 from tuner.cli.options import FLAG
 from tuner.cli.remarks import said_as_remarks
@@ -153,7 +153,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "merge": merge.merge,
     "bench": measure.bench,
     "plot": plot.plot,
-    "dashboard": plot.dashboard,
+    "dashboard": dashboard.dashboard,
     "record": measure.record,
     "doctor": doctor.doctor,
 }

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli import options
+from tuner.cli import options, places
 from tuner.cli.failure import CommandError, warn
 from tuner.cli.options import (
     Batch,
@@ -100,7 +100,7 @@ def record(
     asked = options.shapes(hdim, seqlen, causal, dtype, batch, heads)
     problems = asked.named()
     templates = options.templates(template)
-    options.writable_folder("--output", output)  # before hours of measuring, not after
+    places.writable_folder("--output", output)  # before hours of measuring, not after
 
     from tuner.cli.display import watching
     from tuner.cli.executors import executor_for, needs_gpu

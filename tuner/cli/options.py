@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -335,50 +334,6 @@ def several(
         return None
     names = (name.strip() for name in ",".join(texts).split(","))
     return tuple(dict.fromkeys(one_of(option, name, accepted) for name in names))
-
-
-def folder_of_spaces(option: str, folder: Path) -> Path:
-    """`folder`, if it is one."""
-    if not folder.is_dir():
-        raise CommandError(f"{option} is '{folder}', but must be a folder of recorded spaces")
-    return folder
-
-
-def writable_folder(option: str, folder: Path) -> None:
-    """Refuse a folder that cannot be written, nor made where it is not there; nothing is made."""
-    if not _can_be_written(folder):
-        raise CommandError(f"{option} is '{folder}', but must be a folder that can be written")
-
-
-def new_file(option: str, file: Path) -> None:
-    """Refuse a file that is there already, or whose folder is not there or cannot be written."""
-    possible = True
-    try:
-        file.lstat()
-    except FileNotFoundError:
-        possible = file.parent.is_dir() and _can_be_written(file.parent)
-    except (OSError, ValueError):  # below a file, too long, with a NUL character
-        possible = False
-    else:
-        raise CommandError(f"{option} is '{file}', which exists already: name a new file")
-    if not possible:
-        raise CommandError(
-            f"{option} is '{file}', but must be a new file in a folder that can be written"
-        )
-
-
-def _can_be_written(folder: Path) -> bool:
-    for place in (folder, *folder.parents):
-        try:
-            place.stat()
-        except FileNotFoundError:
-            if place.is_symlink():
-                return False  # it leads nowhere, and no folder can be made of its name
-            continue
-        except (OSError, ValueError):  # below a file, too long, with a NUL character
-            return False
-        return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
-    return False
 
 
 def templates(names: Sequence[str] | None) -> tuple[str, ...] | None:

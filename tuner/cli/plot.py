@@ -1,4 +1,4 @@
-"""`tuner plot` and `tuner dashboard`."""
+"""`tuner plot`, and the trials that are drawn."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tuner.cli import options
+from tuner import extras
+from tuner.cli import options, places
 from tuner.cli.failure import CommandError, warn
 from tuner.cli.options import Batch, Causal, Database, Dtype, Heads, NeededHdim, NeededSeqlen
 from tuner.cli.saying import say
@@ -15,8 +16,6 @@ from tuner.cli.saying import say
 if TYPE_CHECKING:
     from kernels.attention.problem import Problem
     from tuner.trial import Trial
-
-_GREATEST_PORT = 65535
 
 Drawn = Annotated[
     Path | None,
@@ -70,7 +69,7 @@ def plot(
         raise CommandError("--format is given, but goes with --output only")
     suffix = options.one_of("--format", suffix or "svg", ("svg", "png", "pdf"))
     if output is not None:
-        options.writable_folder("--output", output)
+        places.writable_folder("--output", output)
 
     from tuner.search import pictures
     from tuner.search.study import study_of
@@ -78,7 +77,7 @@ def plot(
     kinds = options.several("--kind", kind, pictures.KINDS) or pictures.KINDS
     drawn = 0
     for problem in problems:
-        trials = _trials(problem, spaces, db)
+        trials = trials_of(problem, spaces, db)
         if not any(trial.measurement for trial in trials):
             warn(f"{problem} has no trial that succeeded, so there is nothing to draw")
             continue
@@ -90,7 +89,7 @@ def plot(
                 except ImportError:
                     raise CommandError(
                         "drawing in the terminal needs plotext 5, which is not installed: give "
-                        "--output, or pip install 'attention-tuner[plot]'"
+                        f"--output, or {extras.command('plotext')}"
                     ) from None
             else:
                 path = output / f"{str(problem).replace(' ', '-')}.{name}.{suffix}"
@@ -98,8 +97,13 @@ def plot(
                     pictures.save(study, name, path)
                 except ImportError:
                     raise CommandError(
-                        "files need matplotlib, which is not installed: pip install "
-                        "'attention-tuner[plot]'"
+                        "files need matplotlib, which is not installed: "
+                        f"{extras.command('matplotlib')}"
+                    ) from None
+                except OSError as error:
+                    raise CommandError(
+                        f"--output is {places.named(output)}, but must be a folder that can be "
+                        f"written: {path.name}: {error.strerror or error}"
                     ) from None
                 say(str(path))
             drawn += 1
@@ -107,90 +111,7 @@ def plot(
         raise CommandError("nothing was drawn; `tuner search` makes trials")
 
 
-def dashboard(
-    hdim: NeededHdim = None,
-    seqlen: NeededSeqlen = None,
-    causal: Causal = None,
-    dtype: Dtype = None,
-    batch: Batch = None,
-    heads: Heads = None,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            parser=options.path,
-            help="Optuna storage to write, anew.",
-        ),
-    ] = Path("studies.db"),
-    export_only: Annotated[
-        bool,
-        typer.Option(
-            "--export-only", metavar=options.FLAG, help="Write the file and open nothing."
-        ),
-    ] = False,
-    host: Annotated[
-        str, typer.Option(metavar="NAME", help="The address to listen on.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(metavar="N", parser=options.whole_number, help="The port to listen on.")
-    ] = 8080,
-    spaces: Drawn = None,
-    db: Database = None,
-) -> None:
-    """Export the trials of problems as Optuna studies and open optuna-dashboard on them.
-
-    The file is Optuna's alone, and a copy: no search reads it.
-    """
-    problems = options.shapes(hdim, seqlen, causal, dtype, batch, heads).named()
-    options.new_file("--output", output)
-    if port > _GREATEST_PORT:
-        raise CommandError(
-            f"--port is {port}, but must be a whole number from 1 to {_GREATEST_PORT}"
-        )
-
-    from tuner.search.study import study_of
-
-    found = {problem: _trials(problem, spaces, db) for problem in problems}
-    found = {problem: trials for problem, trials in found.items() if trials}
-    if not found:
-        raise CommandError("there are no trials to export; `tuner search` makes some")
-
-    import optuna
-    from sqlalchemy import URL
-    from sqlalchemy.exc import SQLAlchemyError
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        storage = optuna.storages.RDBStorage(
-            # Not pasted together: a question mark in the name would lead to another file.
-            URL.create("sqlite", database=str(output)).render_as_string()
-        )
-        for problem, trials in found.items():
-            study_of(trials, str(problem), storage)
-    except (SQLAlchemyError, UnicodeError, optuna.exceptions.StorageInternalError) as error:
-        output.unlink(missing_ok=True)  # it was not there before
-        why = str(getattr(error, "orig", None) or error).partition("\n")[0]
-        raise CommandError(
-            f"--output is '{output}', but must be a file that SQLite can write: {why}"
-        ) from None
-    for problem, trials in found.items():
-        say(f"{len(trials)} trials of {problem} in {output}")
-    if export_only:
-        return
-    try:
-        from optuna_dashboard import run_server
-    except ImportError:
-        raise CommandError(
-            f"{output} is written, but optuna-dashboard is not installed to open it: pip install "
-            "'attention-tuner[dashboard]'"
-        ) from None
-    say(f"http://{host}:{port} until Ctrl-C")
-    run_server(storage, host=host, port=port)
-
-
-def _trials(problem: Problem, spaces: Path | None, db: str | None) -> list[Trial]:
+def trials_of(problem: Problem, spaces: Path | None, db: str | None) -> list[Trial]:
     """The comparable trials of `problem`, of a recorded space or of the user's database."""
     from tuner.search.study import together
 
@@ -198,7 +119,7 @@ def _trials(problem: Problem, spaces: Path | None, db: str | None) -> list[Trial
         from tuner.evaluate.space_file import read_folder
         from tuner.store.rows import trial_row
 
-        held = read_folder(options.folder_of_spaces("--spaces", spaces))
+        held = read_folder(places.folder_of_spaces("--spaces", spaces))
         files = [space for space in held if space.header.problem == problem]
         for space in files:
             space.check(trial_row)

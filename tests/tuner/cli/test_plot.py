@@ -5,12 +5,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import optuna
 import pytest
 
 from kernels.attention.config import Config
 from tests.tuner.store import samples
-from tuner.search.pictures import KINDS, save
+from tuner.search.pictures import KINDS, _slices, save
 from tuner.search.study import importances, study_of, together
 from tuner.trial import Candidate, Trial
 
@@ -117,22 +116,6 @@ def test_trials_of_all_templates_are_drawn_each_by_its_latest_kernel() -> None:
     assert together([]) == []
 
 
-def test_an_export_is_a_study_of_every_trial(
-    tuner: Callable[..., Said], searched: Path, tmp_path: Path
-) -> None:
-    file = tmp_path / "studies.db"
-    options = ("--db", str(searched), "--output", str(file), "--export-only")
-    said = tuner("dashboard", *SHAPE, *options)
-    assert said.status == 0, said.err
-    (name,) = optuna.get_all_study_names(f"sqlite:///{file}")
-    study = optuna.load_study(study_name=name, storage=f"sqlite:///{file}")
-    assert len(study.trials) == 12
-    assert study.best_value > 0
-    again = tuner("dashboard", *SHAPE, *options)
-    assert again.status == 2
-    assert "exists already" in again.err
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -151,43 +134,6 @@ def test_what_cannot_be_drawn_is_named(
     assert all(word in said.err for word in words)
 
 
-def test_an_export_lands_in_the_file_that_was_named(
-    tuner: Callable[..., Said], searched: Path, tmp_path: Path
-) -> None:
-    mine = tmp_path / "data"
-    mine.write_bytes(b"")
-    file = tmp_path / "data?x=1"
-    options = ("--db", str(searched), "--output", str(file), "--export-only")
-    assert tuner("dashboard", *SHAPE, *options).status == 0
-    assert file.stat().st_size > 0
-    assert mine.stat().st_size == 0
-
-
-@pytest.mark.parametrize("name", ["x" * 255, "x\udcff.db"])
-def test_a_file_that_sqlite_cannot_write_is_named_and_not_begun(
-    tuner: Callable[..., Said], searched: Path, tmp_path: Path, name: str
-) -> None:
-    output = tmp_path / "out" / name
-    output.parent.mkdir()
-    options = ("--db", str(searched), "--output", str(output), "--export-only")
-    said = tuner("dashboard", *SHAPE, *options)
-    assert said.status == 2
-    assert said.err.startswith("tuner: --output is '")
-    assert said.err.endswith("\n")
-    assert "but must be a file that SQLite can write: " in said.err
-    assert list(output.parent.iterdir()) == []
-
-
-def test_a_port_that_is_none_is_refused_before_anything_is_written(
-    tuner: Callable[..., Said], searched: Path, tmp_path: Path
-) -> None:
-    file = tmp_path / "s.db"
-    said = tuner("dashboard", *SHAPE, "--db", searched, "-o", file, "--port", "70000")
-    assert said.status == 2
-    assert said.err == "tuner: --port is 70000, but must be a whole number from 1 to 65535\n"
-    assert not file.exists()
-
-
 @pytest.mark.parametrize("command", ["plot", "dashboard"])
 def test_before_the_first_search_it_says_how_to_get_trials(
     tuner: Callable[..., Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
@@ -197,3 +143,51 @@ def test_before_the_first_search_it_says_how_to_get_trials(
     assert said.status == 2
     assert "`tuner search` makes" in said.err
     assert "none.db" not in said.err
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png", "pdf"])
+def test_a_picture_that_cannot_be_written_leaves_the_old_one(
+    child: Callable[..., Said], spaces: Path, tmp_path: Path, suffix: str
+) -> None:
+    pytest.importorskip("matplotlib")
+    resource = pytest.importorskip("resource", reason="limits of files")
+    folder = tmp_path / "p"
+    options = ("--spaces", spaces, "-o", folder, "--kind", "slices", "--format", suffix)
+    assert child("plot", *SHAPE, *options).status == 0
+    (old,) = folder.iterdir()
+    content = old.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        said = child("plot", *SHAPE, *options)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert said.status == 2
+    assert said.err == (
+        f"tuner: --output is '{folder}', but must be a folder that can be written: {old.name}: "
+        "File too large\n"
+    )
+    assert list(folder.iterdir()) == [old]
+    assert old.read_bytes() == content
+
+
+def test_names_of_two_templates_parameters_have_room() -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    trials = [
+        samples.trial(
+            candidate=Candidate(template, Config({f"parameter_{n}": k % 3 for n in range(9)}))
+        )
+        for template in ("hopper", "portable")
+        for k in range(3)
+    ]
+    figure = _slices(study_of(trials, "both"), pyplot).figure
+    figure.draw_without_rendering()
+    shown = [axes for axes in figure.axes if axes.get_xlabel()]
+    assert len(shown) == 19
+    for axes in shown:
+        width = axes.get_window_extent().width
+        assert axes.xaxis.label.get_window_extent().width < width
+        assert sum(label.get_window_extent().width for label in axes.get_xticklabels()) < width
+    labels = [label.get_text() for label in shown[-1].get_xticklabels()]
+    assert labels == ["hopper", "portable"]
+    pyplot.close("all")

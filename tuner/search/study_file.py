@@ -1,0 +1,68 @@
+"""Studies in a file of Optuna's, for its dashboard: all of them, or no file."""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections.abc import Mapping, Sequence, Set
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tuner.search.study import study_of
+from tuner.trial import Trial
+
+if TYPE_CHECKING:
+    import optuna
+
+
+def write(studies: Mapping[str, Sequence[Trial]], file: Path) -> None:
+    """Write the trials of each of `studies`, by its name, in place of what `file` holds.
+
+    Raises:
+        ValueError: SQLite cannot write it; the message says why.
+        OSError: its folder cannot be written.
+    """
+    import optuna
+    from sqlalchemy.exc import SQLAlchemyError
+
+    # Under its own name, so that what SQLite makes of that shows, and with SQLite's journals.
+    with tempfile.TemporaryDirectory(prefix=".", dir=file.parent) as beside:
+        part = Path(beside) / file.name
+        try:
+            storage = storage_of(part)
+            try:
+                for name, trials in studies.items():
+                    study_of(trials, name, storage)
+            finally:
+                storage.remove_session()
+                storage.engine.dispose()
+        except (SQLAlchemyError, UnicodeError, optuna.exceptions.StorageInternalError) as error:
+            why = str(getattr(error, "orig", None) or error).partition("\n")[0]
+            raise ValueError(why) from None
+        part.replace(file)
+
+
+def storage_of(file: Path) -> optuna.storages.RDBStorage:
+    """Optuna's view of `file`, which is made if it is not there."""
+    import optuna
+    from sqlalchemy import URL
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    # Not pasted together: a question mark in the name would lead to another file.
+    url = URL.create("sqlite", database=str(file)).render_as_string()
+    return optuna.storages.RDBStorage(url)
+
+
+def can_be_made_anew(file: Path, names: Set[str]) -> bool:
+    """Whether `file` holds studies, and none but such as are called one of `names`: what was
+    written before, a copy of trials. Nothing of it is changed."""
+    if file.is_symlink() or not file.is_file():
+        return False
+    try:
+        location = f"{file.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(location, uri=True)) as connection:
+            held = {name for (name,) in connection.execute("select study_name from studies")}
+    except (sqlite3.Error, ValueError):  # no database, or one whose writer was killed
+        return False
+    return bool(held) and held <= names
