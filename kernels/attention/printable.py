@@ -18,16 +18,21 @@ _MOST_BITS = 200  # of a number that is spelled out: some 60 digits
 
 def printable(text: str, most: int = 300) -> str:
     """`text` with those characters spelled as Python does, cut to `most` characters."""
-    spelled = _STEERING.sub(lambda found: repr(found[0])[1:-1], text[: most + 1])
+    spelled = _spelled(text[: most + 1])
     return spelled if len(spelled) <= most else f"{spelled[: most - 3]}..."
 
 
 def printable_sentence(text: str) -> str:
     """A whole sentence, as `printable`. Of one that is too long the middle is cut, where names and
     values stand: what is wrong with them comes last."""
-    if len(text) > MOST_LINE:
-        text = f"{text[: MOST_LINE // 4]}...{text[-MOST_LINE // 2 :]}"
-    return printable(text, MOST_LINE)
+    spelled = _spelled(text)
+    if len(spelled) <= MOST_LINE:
+        return spelled
+    return f"{spelled[: MOST_LINE // 4]}...{spelled[-MOST_LINE // 2 :]}"
+
+
+def _spelled(text: str) -> str:
+    return _STEERING.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def shown(value: object, most: int = 60) -> str:

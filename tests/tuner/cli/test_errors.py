@@ -185,6 +185,19 @@ def test_a_folder_of_spaces_without_any(tuner: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "mine.db").exists()
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "\x01" * 250])
+def test_a_strange_name_leaves_room_for_what_is_accepted(
+    tuner: Run, tmp_path: Path, name: str
+) -> None:
+    said = tuner("search", "--spaces", tmp_path / name, "--db", tmp_path / "mine.db")
+    assert said.status == 2
+    assert said.err.startswith("tuner: --spaces is '")
+    assert said.err.endswith(", but must be a folder of recorded spaces\n")
+    said = tuner("show", "--db", tmp_path / ("\x01" * 250))
+    assert said.status == 2
+    assert said.err.endswith("does not exist\n")
+
+
 def test_debug_shows_the_traceback(child: Run) -> None:
     assert "Traceback" not in child("search", "--hdim", "x").err
     for words in (("--debug", "search"), ("search", "--debug")):
