@@ -15,14 +15,14 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from kernels.attention.printable import shown
-from kernels.attention.problem import Problem
+from kernels.attention.problem import HEADDIMS, Problem
 from tuner import caution, strangers_json
 from tuner.store.errors import StoreError
 from tuner.store.files import write_atomically
@@ -123,7 +123,13 @@ def read(where: Path) -> Noted:
     found: dict[tuple[Problem, str], Miss] = {}
     files: list[tuple[Path, int]] = []
     try:
-        paths = sorted(where.glob("*.json"))
+        paths = sorted(path for path in where.iterdir() if path.suffix == ".json")
+    except FileNotFoundError:
+        paths = []
+    except NotADirectoryError:
+        raise StoreError(
+            f"{VARIABLE} leads to {shown(str(where), 300)}, but must be 1, 0 or a folder"
+        ) from None
     except OSError as error:
         raise StoreError(f"{where} cannot be read: {error.strerror}") from None
     for path in paths:
@@ -133,8 +139,11 @@ def read(where: Path) -> Noted:
             status = path.stat()
             if status.st_size > _MOST_BYTES:
                 raise ValueError(f"it has more than {_MOST_BYTES} bytes")
-            misses = _decode(strangers_json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            misses = _decode(_document(path.read_bytes()))
+        except OSError as error:
+            caution.log(f"{path} cannot be read ({error.strerror}); passed over")
+            continue
+        except ValueError as error:
             caution.log(f"{path} holds no misses ({error}); passed over")
             continue
         files.append((path, status.st_mtime_ns))
@@ -177,16 +186,47 @@ def _write(where: Path, misses: Iterable[Miss]) -> Path:
     return path
 
 
+def _document(content: bytes) -> Any:
+    try:
+        return strangers_json.loads(content.decode("utf-8"))
+    except strangers_json.TooLargeError:
+        raise
+    except (ValueError, RecursionError):
+        raise ValueError("it is no JSON") from None
+
+
 def _decode(document: Any) -> list[Miss]:
-    if document["format"] != _FORMAT:
-        raise ValueError(f"format is {shown(document['format'])}, but must be {_FORMAT}")
-    return [
-        Miss(
-            Problem(**form["problem"]),
-            *(str(form[name]) for name in ("hardware", "gpu_name", "source")),
+    form = _fields(document, "it", ("format", "misses"))
+    if form["format"] != _FORMAT:
+        raise ValueError(f"format is {shown(form['format'])}, but must be {_FORMAT}")
+    if not isinstance(form["misses"], list):
+        raise ValueError(f"misses is {shown(form['misses'])}, but must be a list")
+    return [_miss(miss, f"misses[{number}]") for number, miss in enumerate(form["misses"])]
+
+
+def _miss(document: Any, place: str) -> Miss:
+    form = _fields(document, place, [field.name for field in fields(Miss)])
+    sizes = [field.name for field in fields(Problem)]
+    inner = _fields(form["problem"], f"{place}.problem", sizes)
+    try:
+        problem = Problem(**{name: inner[name] for name in sizes})
+    except ValueError as error:
+        raise ValueError(f"{place}.problem.{error}") from None
+    if problem.headdim not in HEADDIMS:
+        raise ValueError(
+            f"{place}.problem.headdim is {problem.headdim}, but must be one of "
+            f"{', '.join(map(str, HEADDIMS))}"
         )
-        for form in document["misses"]
-    ]
+    return Miss(problem, *(str(form[name]) for name in ("hardware", "gpu_name", "source")))
+
+
+def _fields(document: Any, place: str, names: Sequence[str]) -> dict[str, Any]:
+    """`document`, if it is an object that has `names`."""
+    if not isinstance(document, dict) or not document.keys() >= set(names):
+        raise ValueError(
+            f"{place} is {shown(document)}, but must be an object with {', '.join(names)}"
+        )
+    return document
 
 
 def _flush_or_log() -> None:

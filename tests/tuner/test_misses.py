@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,6 +104,40 @@ def test_what_is_no_file_of_misses_is_passed_over(fresh: Path, caplog) -> None:
     assert caplog.text.count("passed over") == len(broken)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda form: None, "it is None, but must be an object with format, misses"),
+        (lambda form: {**form, "misses": None}, "misses is None, but must be a list"),
+        (
+            lambda form: {**form, "misses": [7]},
+            "misses[0] is 7, but must be an object with problem",
+        ),
+        (
+            lambda form: {**form, "misses": [{**form["misses"][0], "problem": None}]},
+            "misses[0].problem is None, but must be an object with headdim, seqlen",
+        ),
+        (
+            lambda form: (form["misses"][0]["problem"].update(seqlen="1"), form)[1],
+            "misses[0].problem.seqlen is '1', but must be a whole number of at least 1",
+        ),
+        (
+            lambda form: (form["misses"][0]["problem"].update(headdim=80), form)[1],
+            "misses[0].problem.headdim is 80, but must be one of 64, 128, 256",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_in_plain_words(
+    fresh: Path, caplog: pytest.LogCaptureFixture, change: Callable[[Any], Any], said: str
+) -> None:
+    misses.note(PROBLEMS[0], H100, "default")
+    path = misses.flush()
+    assert path is not None
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    assert problems(fresh) == []
+    assert f"{path} holds no misses ({said}" in caplog.text
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes")
 @pytest.mark.timeout(60)
 def test_what_would_be_waited_for_is_never_read(
@@ -141,7 +177,12 @@ def test_a_folder_below_ones_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("file/misses", "cannot be made"), ("x" * 5000, "cannot be read")]
+    ("name", "said"),
+    [
+        ("file", "leads to '.*file', but must be 1, 0 or a folder"),
+        ("file/misses", "leads to '.*misses', but must be 1, 0 or a folder"),
+        ("x" * 5000, "cannot be read"),
+    ],
 )
 def test_a_folder_that_cannot_serve_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
