@@ -22,7 +22,7 @@ from kernels.attention.template import Template
 from tuner import device, misses, plans, snapshot
 from tuner.resolve import Resolution
 from tuner.snapshot import Snapshot
-from tuner.target import Target
+from tuner.target import Hardware, Target
 from tuner.trial import Candidate
 
 
@@ -52,6 +52,10 @@ def lookup(
     )
     if target is not None and not isinstance(target, Target):
         raise TypeError(f"target is {shown(target)}, but must be a tuner.target.Target or None")
+    if target is not None and not isinstance(target.hardware, Hardware):
+        raise TypeError(
+            f"target.hardware is {shown(target.hardware)}, but must be a tuner.target.Hardware"
+        )
     if target is None:
         if not torch.cuda.is_available():
             raise RuntimeError(

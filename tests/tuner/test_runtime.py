@@ -17,6 +17,7 @@ import tuner  # noqa: E402
 from kernels.attention.base_2 import in_base_2  # noqa: E402
 from tests.tuner.stand_in import H100  # noqa: E402
 from tuner import validation  # noqa: E402
+from tuner.target import Target  # noqa: E402
 from tuner.validation import validate  # noqa: E402
 
 
@@ -141,6 +142,13 @@ def test_strict_is_true_or_false(fake: None, entry: str, strict: object) -> None
 def test_lookup_says_what_a_target_is(target: object) -> None:
     with pytest.raises(TypeError, match=r"^target is .*, but must be a tuner\.target\.Target or"):
         tuner.lookup(64, 1024, target=target)
+
+
+def test_lookup_says_what_hardware_is() -> None:
+    with pytest.raises(
+        TypeError, match=r"^target\.hardware is None, but must be a tuner\.target\."
+    ):
+        tuner.lookup(64, 1024, target=Target(None, "a", "b", "c", "d"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tuner.cli import options
+from kernels.attention.printable import shown
+from tuner.cli import options, places
 from tuner.cli.failure import CommandError
 from tuner.evaluate.backend import EXECUTORS, NAMES, open_executor
 from tuner.evaluate.executor import Executor, Opening
+from tuner.evaluate.ray_connection import names_cluster
 
 
 def executor_for(
@@ -37,13 +39,20 @@ def executor_for(
     if backend == "cuda" and spaces is not None:
         raise CommandError("--spaces is for replays, but --backend is cuda: give one of them")
     if spaces is not None:
-        options.folder_of_spaces("--spaces", spaces)
+        places.folder_of_spaces("--spaces", spaces)
     if ray_address is not None and executor != "ray":
-        raise CommandError(f"--ray-address is '{ray_address}', but needs --executor ray")
+        raise CommandError(f"--ray-address is {shown(ray_address)}, but needs --executor ray")
+    if ray_address is not None and not names_cluster(ray_address):
+        raise CommandError(
+            f"--ray-address is {shown(ray_address)}, but must be HOST:PORT, such as 10.0.0.1:6379, "
+            "ray://HOST:PORT, auto or local"
+        )
     if gpus is not None and executor == "ray":
-        raise CommandError(f"--gpus is '{gpus}', but --executor ray uses all GPUs of the cluster")
+        raise CommandError(
+            f"--gpus is {shown(gpus)}, but --executor ray uses all GPUs of the cluster"
+        )
     if gpus is not None and (backend == "replay" or spaces is not None):
-        raise CommandError(f"--gpus is '{gpus}', but a replay needs no GPU")
+        raise CommandError(f"--gpus is {shown(gpus)}, but a replay needs no GPU")
     devices = options.gpus(gpus)
     if gpus is not None:
         devices = _present(gpus, devices)
@@ -71,8 +80,8 @@ def _present(asked: str, devices: tuple[int, ...] | None) -> tuple[int, ...]:
 
     count = gpu_count()
     if count == 0:
-        raise CommandError(f"--gpus is '{asked}', but there is no NVIDIA GPU here")
+        raise CommandError(f"--gpus is {shown(asked)}, but there is no NVIDIA GPU here")
     if devices is not None and max(devices) >= count:
         which = "is GPU 0" if count == 1 else f"are GPUs 0 to {count - 1}"
-        raise CommandError(f"--gpus is '{asked}', but here {which} only")
+        raise CommandError(f"--gpus is {shown(asked)}, but here {which} only")
     return tuple(range(count)) if devices is None else devices

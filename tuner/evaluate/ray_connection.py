@@ -13,6 +13,20 @@ from typing import Any
 
 _CONNECT_S = 10.0  # for the head of a cluster to take a connection
 _ADDRESS = re.compile(r"\[?([^/\[\]]+?)\]?:(\d{1,5})")
+_GREATEST_PORT = 65535
+
+
+def names_cluster(address: str) -> bool:
+    """Whether Ray would look for a cluster at `address`, not start one, as for what is empty."""
+    if address in ("auto", "local"):
+        return True
+    found = _ADDRESS.fullmatch(address.removeprefix("ray://"))
+    return (
+        found is not None
+        and re.search(r"\s", found[1]) is None
+        and found[1].isprintable()
+        and 0 < int(found[2]) <= _GREATEST_PORT
+    )
 
 
 def connect(ray: Any, address: str | None) -> None:

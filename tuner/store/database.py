@@ -349,6 +349,11 @@ def parse_location(location: str | Path) -> Path | URL:
     except (ArgumentError, ValueError):  # ValueError: the port is no number
         raise StoreError("the database's URL cannot be parsed") from None
     if url.get_backend_name() == "postgresql":
+        if "%00" in location:  # where the driver would end the name, and connect to another
+            raise StoreError(
+                f"the database is {shown(postgresql.named(url), 300)}, but must have no NUL "
+                "character (%00)"
+            )
         return url
     named = url.render_as_string()
     if url.get_backend_name() != "sqlite":

@@ -34,6 +34,13 @@ Run = Callable[..., Any]
         (("--gpus", "all", "--executor", "ray"), "--gpus is 'all', but --executor ray uses all"),
         (("--executor", "slurm"), "--executor is 'slurm', but must be one of local, ray"),
         (("--ray-address", "h:1"), "--ray-address is 'h:1', but needs --executor ray"),
+        *(
+            (
+                ("--executor", "ray", "--ray-address", address),
+                f"--ray-address is {address!r}, but must be HOST:PORT, such as 10.0.0.1:6379",
+            )
+            for address in ("", " ", "head", "head:", "head:x", "head:0", "head:65536", "h\x1b:1")
+        ),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(tuner: Run, words: tuple[str, ...], said: str) -> None:
@@ -81,8 +88,7 @@ def test_without_ray_it_says_what_to_install(tuner: Run, monkeypatch: pytest.Mon
     said = tuner("search", "--executor", "ray")
     assert said.status == 2
     assert said.err == (
-        "tuner: the executor ray needs Ray, which is not installed; "
-        "pip install 'attention-tuner[ray]'\n"
+        "tuner: the executor ray needs Ray, which is not installed; pip install 'ray>=2.40'\n"
     )
 
 

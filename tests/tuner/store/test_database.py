@@ -354,6 +354,11 @@ def test_a_path_is_relative_to_the_folder_at_opening(tmp_path, monkeypatch):
         ("https://example.org/configs.db", "is neither|cannot be parsed"),
         ("post gres://host/db", "cannot be parsed"),
         ("postgresql+nosuch://host/db", "needs a driver that is not installed"),
+        ("postgresql://user:secret@host%00/db", "but must have no NUL character"),
+        ("postgresql://user%00:secret@host/db", "but must have no NUL character"),
+        ("postgresql://user:%00secret@host/db", "but must have no NUL character"),
+        ("postgresql://user:secret@host/db%00x", "but must have no NUL character"),
+        ("postgresql://user:secret@/db?host=a%00b", "but must have no NUL character"),
     ],
 )
 def test_a_location_that_cannot_serve_is_refused(location, said):
