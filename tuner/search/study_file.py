@@ -57,12 +57,12 @@ def storage_of(file: Path) -> optuna.storages.RDBStorage:
 def can_be_made_anew(file: Path, names: Set[str]) -> bool:
     """Whether `file` holds studies, and none but such as are called one of `names`: what was
     written before, a copy of trials. Nothing of it is changed."""
-    if file.is_symlink() or not file.is_file():
-        return False
     try:
+        if file.is_symlink() or not file.is_file():
+            return False
         location = f"{file.absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(location, uri=True)) as connection:
             held = {name for (name,) in connection.execute("select study_name from studies")}
-    except (sqlite3.Error, ValueError):  # no database, or one whose writer was killed
+    except (sqlite3.Error, OSError, ValueError):  # no database, or its writer was killed
         return False
     return bool(held) and held <= names

@@ -212,3 +212,4 @@ def test_a_file_whose_writer_was_killed_is_not_taken_for_whole(tmp_path: Path) -
             Path(f"{killed}{suffix}").write_bytes(Path(f"{file}{suffix}").read_bytes())
         connection.rollback()
     assert not study_file.can_be_made_anew(killed, {"mine", "more"})
+    assert not study_file.can_be_made_anew(tmp_path / ("x" * 300), {"mine"})
