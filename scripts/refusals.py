@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeVar
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner  # noqa: F401  (makes kernels.attention importable)
 from kernels.attention.printable import printable_sentence, shown
+from tuner import extras
 from tuner.store.errors import StoreError
 from tuner.store.files import write_atomically
 from tuner.store.sqlite import looks_like_database
@@ -111,7 +112,7 @@ def needs_matplotlib(parser: ArgumentParser) -> None:
     """Refuse to draw where it is not installed."""
     if find_spec("matplotlib") is None:
         parser.error(
-            "drawing needs matplotlib, which is not installed: pip install 'attention-tuner[plot]'"
+            f"drawing needs matplotlib, which is not installed: {extras.command('matplotlib')}"
         )
 
 

@@ -56,7 +56,8 @@ else:
     from scores import BUDGETS, STARTS, checked
 
 OURS = Path(__file__).resolve().parent.parent / "tuner" / "spaces"
-AHEAD = (8, 16)  # proposals under way at once: a search's _LEAST_AHEAD, and those of 16 cores
+# Proposals under way at once, on few cores and on many.
+AHEAD = (8, samplers.PATIENCE[samplers.DEFAULT])
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from scripts.score_samplers import OURS, Task, batches, run
 from tests.tuner.evaluate.recording import trial
 from tuner.evaluate.space_file import read_space, write_space
 from tuner.evaluate.t4 import SpaceError
-from tuner.search.exploration import _LEAST_AHEAD
 from tuner.trial import Candidate, Outcome
 
 FOLDERS = (str(OURS / "h100"),)
@@ -44,7 +43,7 @@ def test_what_a_space_of_more_templates_taught_serves_one_of_fewer() -> None:
 
 
 def test_the_default_sampler_is_also_scored_as_a_search_asks_it() -> None:
-    assert batches("surrogate", None) == (1, _LEAST_AHEAD, 16)
+    assert batches("surrogate", None) == (1, 8, 16)
     assert batches("random", None) == (1,)
     assert batches("surrogate", 4) == (4,)
 

@@ -56,8 +56,8 @@ def test_what_was_timed_but_is_wrong_has_no_rate(space):
 def test_a_space_is_checked_as_a_search_does(capsys, space):
     form, timed, path = space
     (value,) = (each for each in timed["measurements"] if each["name"] == "time")
-    value["value"] = -1
-    timed["measurements"] = [value]
+    value["value"] = 1e-9
+    timed["measurements"], timed["times"]["runtimes"] = [value], [1e-9]
     path.write_text(json.dumps(form))
     with pytest.raises(SystemExit) as ended:
         main([str(path)])

@@ -27,6 +27,7 @@ from tuner.cli.saying import say
 
 if TYPE_CHECKING:
     from tuner.record import Record
+    from tuner.store.layers import Layers
 
 FORMS = ("json", "python")
 
@@ -58,7 +59,8 @@ def show(
     order.
     """
     asked = options.shapes(hdim, seqlen, causal, dtype, batch, heads)
-    records = _asked(asked, db, history)
+    layers = _layers(db)
+    records = _asked(asked, layers, history)
     if as_json:
         from tuner.store.wire import encode
 
@@ -77,7 +79,7 @@ def show(
         print_records(out, title, of_target)
     if not records:
         out.print("No record fits; `tuner search` makes some.")
-    if not history and (hidden := _replayed_behind(records, db)):
+    if not history and (hidden := _replayed_behind(records, layers)):
         out.print(
             f"{hidden} of these problems {'was' if hidden == 1 else 'were'} also replayed, which "
             "never displaces a measurement: --all shows those records too.",
@@ -102,7 +104,7 @@ def stale(
     asked = options.shapes(hdim, seqlen, causal, dtype, batch, heads)
     triton = installed_version("triton")
     found: list[tuple[Record, str]] = []
-    records = _asked(asked, db, history=False)
+    records = _asked(asked, _layers(db))
     for record in records:
         capability = record.target.hardware.capability
         if not liveness.current(record):
@@ -191,7 +193,7 @@ def export(
     elif python:
         text = standalone.text(asked, target, db)
     else:
-        records = _asked(asked, db, history)
+        records = _asked(asked, _layers(db), history)
         text = export_document(records)
         done = f"{len(records)} {'record' if len(records) == 1 else 'records'} in {output}"
     if output is None:
@@ -227,29 +229,18 @@ def import_files(
     )
 
 
-def _replayed_behind(records: Iterable[Record], db: str | None) -> int:
+def _layers(db: str | None) -> Layers:
+    from tuner.store.layers import Layers
+
+    return Layers.load(db)
+
+
+def _replayed_behind(records: Iterable[Record], layers: Layers) -> int:
     """How many of `records` are measured ones that hide a replayed one."""
-    replayed = {record.key for record in _records(db, history=True) if record.origin == "replay"}
+    replayed = {record.key for record in layers.history() if record.origin == "replay"}
     return sum(record.origin == "cuda" and record.key in replayed for record in records)
 
 
-def _asked(asked: options.Shapes, db: str | None, history: bool) -> list[Record]:
-    return [record for record in _records(db, history) if asked.matches(record.problem)]
-
-
-def _records(db: str | None, history: bool) -> list[Record]:
-    from tuner.store.layers import Layers, never_made
-
-    if not history:
-        return Layers.load(db).standing()
-
-    from tuner.store.database import Store
-    from tuner.store.locations import shipped_database, user_database
-
-    user, shipped = user_database(db), shipped_database()
-    found: dict[str, Record] = {}
-    for location in (user, shipped):
-        if location is not None and (location == db or not never_made(location)):
-            with Store.read_only(location) as store:
-                found.update((record.uid, record) for record in store.records())
-    return sorted(found.values(), key=lambda record: (record.problem, record.measured_at))
+def _asked(asked: options.Shapes, layers: Layers, history: bool = False) -> list[Record]:
+    known = layers.history() if history else layers.standing()
+    return [record for record in known if asked.matches(record.problem)]

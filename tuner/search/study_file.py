@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
 import tempfile
 from collections.abc import Mapping, Sequence, Set
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,12 +55,18 @@ def storage_of(file: Path) -> optuna.storages.RDBStorage:
 def can_be_made_anew(file: Path, names: Set[str]) -> bool:
     """Whether `file` holds studies, and none but such as are called one of `names`: what was
     written before, a copy of trials. Nothing of it is changed."""
+    from sqlalchemy import URL, Select, column, create_engine, select, table
+    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.pool import NullPool
+
     try:
         if file.is_symlink() or not file.is_file():
             return False
-        location = f"{file.absolute().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(location, uri=True)) as connection:
-            held = {name for (name,) in connection.execute("select study_name from studies")}
-    except (sqlite3.Error, OSError, ValueError):  # no database, or its writer was killed
+        read_only = {"mode": "ro", "uri": "true"}
+        location = URL.create("sqlite", database=file.absolute().as_uri(), query=read_only)
+        with create_engine(location, poolclass=NullPool).connect() as connection:
+            studies: Select[tuple[str]] = select(column("study_name")).select_from(table("studies"))
+            held = set(connection.scalars(studies))
+    except (SQLAlchemyError, OSError, ValueError):  # no database, or its writer was killed
         return False
     return bool(held) and held <= names

@@ -31,6 +31,7 @@ class Layers:
 
     def __init__(self, user: Iterable[Record], shipped: Iterable[Record]) -> None:
         layers = list(user), list(shipped)
+        self._all = {record.uid: record for records in layers for record in records}
         fallen = superseded(record for records in layers for record in records)
         self._standing: dict[Key, Record] = {}
         for records in layers:
@@ -81,6 +82,10 @@ class Layers:
     def standing(self) -> list[Record]:
         """The record in force for each key, in a fixed order."""
         return [self._standing[key] for key in sorted(self._standing)]
+
+    def history(self) -> list[Record]:
+        """All there are, those of a problem from the oldest on."""
+        return sorted(self._all.values(), key=lambda record: (record.problem, record.measured_at))
 
     def snapshot_hash(self) -> str:
         """Sixteen hex digits over the standing records: equal wherever the same ones stand."""

@@ -204,7 +204,7 @@ SPOILT = {
         lambda r: r.update(outcome="fine"),
         "outcome is 'fine', but must be one of",
     ),
-    "a negative median": (value_of("time", -1), "measurement.median_ms is -1.0, but must be"),
+    "a negative time": (value_of("time", -1), "time is -1 ms, but must be among its runtimes of"),
     "no time at all": (
         lambda r: r["times"].update(runtimes=[1e-320]),
         "a time is 1e-320, but must be a number from 1e-9",
