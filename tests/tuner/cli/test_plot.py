@@ -134,12 +134,15 @@ def test_what_cannot_be_drawn_is_named(
     assert all(word in said.err for word in words)
 
 
-@pytest.mark.parametrize("command", ["plot", "dashboard"])
+@pytest.mark.parametrize("command", [("plot",), ("dashboard", "--export-only")])
 def test_before_the_first_search_it_says_how_to_get_trials(
-    tuner: Callable[..., Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+    tuner: Callable[..., Said],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
 ) -> None:
     monkeypatch.setenv("TUNER_DB", str(tmp_path / "none.db"))
-    said = tuner(command, *SHAPE)
+    said = tuner(*command, *SHAPE)
     assert said.status == 2
     assert "`tuner search` makes" in said.err
     assert "none.db" not in said.err

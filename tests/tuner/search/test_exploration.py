@@ -143,7 +143,7 @@ def test_where_the_gpu_is_slow_few_are_compiled_ahead(
     candidates = enumerate_candidates(P.specialization, 90)
     forerunner = Idle(executor)
     searched = Exploration(
-        P, candidates, executor, store, [], [], sampler, 0, 80, forerunner=forerunner
+        P, candidates, executor, store, [], [], sampler, 0, 32, forerunner=forerunner
     )
     searched.run(lambda _: None)
-    assert max(ahead[20:]) == most
+    assert max(ahead[16:]) == most
