@@ -109,7 +109,7 @@ def test_a_warning_says_it_on_one_line_that_is_not_endless() -> None:
     said = str(caught[0].message)
     assert said.startswith(r"red\x1b[31m\u202e\n\x07red")
     assert not STEERING.search(said)
-    assert len(said) == 1000
+    assert 700 < len(said) <= 1000
     assert caught[0].filename == __file__
 
 

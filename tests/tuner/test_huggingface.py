@@ -355,7 +355,7 @@ def test_registering_again_is_no_error_also_once_reloaded(monkeypatch: pytest.Mo
 def test_without_transformers_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.delitem(sys.modules, "tuner.huggingface")
-    with pytest.raises(ImportError, match=r"attention-tuner\[huggingface\]"):
+    with pytest.raises(ImportError, match=r"pip install 'transformers>="):
         importlib.import_module("tuner.huggingface")
 
 
