@@ -97,7 +97,7 @@ class Exploration:
             space, sampler, seed, self.trials.values(), [*self.defaults, *then], prior
         )
         self._sampler = sampler
-        self._patience = samplers.PATIENCE.get(sampler, executor.compile_slots)
+        self._patience = samplers.PATIENCE.get(sampler, math.inf)
         # Of new trials, over all runs: proposed, ended, and how many there shall be.
         self._started = 0
         self._done = 0
@@ -256,7 +256,8 @@ class Exploration:
     def _has_room(self) -> bool:
         """Whether a compiler has nothing to do, and the sampler was told of enough to propose more
         for it."""
-        compiling, busy = len(self._compiling), self.executor.compile_slots
+        compiling = len(self._compiling)
+        busy: float = self.executor.compile_slots
         if not self._proposals.seeded:
             busy = min(busy, max(self._patience, len(self.trials) + self.executor.evaluate_slots))
         ahead = compiling + len(self._ready)

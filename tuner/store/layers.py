@@ -30,8 +30,7 @@ class Layers:
     """
 
     def __init__(self, user: Iterable[Record], shipped: Iterable[Record]) -> None:
-        layers = list(user), list(shipped)
-        self._all = {record.uid: record for records in layers for record in records}
+        self._layers = layers = list(user), list(shipped)
         fallen = superseded(record for records in layers for record in records)
         self._standing: dict[Key, Record] = {}
         for records in layers:
@@ -85,7 +84,8 @@ class Layers:
 
     def history(self) -> list[Record]:
         """All there are, those of a problem from the oldest on."""
-        return sorted(self._all.values(), key=lambda record: (record.problem, record.measured_at))
+        known = {record.uid: record for records in self._layers for record in records}
+        return sorted(known.values(), key=lambda record: (record.problem, record.measured_at))
 
     def snapshot_hash(self) -> str:
         """Sixteen hex digits over the standing records: equal wherever the same ones stand."""
