@@ -22,6 +22,8 @@ from tuner.store.database import Store
 from tuner.target import Hardware, Target
 from tuner.trial import Candidate, Measurement, Origin, Outcome
 
+from .virtual_time import VirtualTime
+
 H100 = Target(Hardware(90, 132, 80, 700), "NVIDIA H100 80GB HBM3", "3.6.0", "2.11.0", "580.1")
 
 
@@ -191,3 +193,11 @@ def record(
 def store(tmp_path: Path) -> Iterator[Store]:
     with Store.open(tmp_path / "configs.db") as opened:
         yield opened
+
+
+@pytest.fixture
+def virtual_time(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
+    """What searches take for the time."""
+    time = VirtualTime()
+    time.rule(monkeypatch)
+    return time

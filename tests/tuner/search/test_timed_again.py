@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter, defaultdict
 from concurrent.futures import Future
 from dataclasses import replace
@@ -22,6 +21,7 @@ from tuner.trial import Candidate, Measurement, Outcome, Trial
 
 from .conftest import H100, ToyExecutor, ToyTemplate, problem
 from .test_under_a_budget import SlowExecutor
+from .virtual_time import VirtualTime
 
 P = problem()
 
@@ -30,8 +30,8 @@ class Noting(SlowExecutor):
     """Keeps every timing; the second time those in `fickle` are wrong, those in `mad` without a
     figure."""
 
-    def __init__(self, compile_s: float = 0.15) -> None:
-        super().__init__(compile_s)
+    def __init__(self, time: VirtualTime, compile_s: float = 0.15) -> None:
+        super().__init__(time, compile_s)
         self.noise = 0.02
         self.timings: dict[Candidate, list[Measurement]] = defaultdict(list)
         self.fickle: set[Candidate] = set()
@@ -50,15 +50,14 @@ class Noting(SlowExecutor):
 
 def searched(executor: ToyExecutor, store: Store) -> list[Event]:
     events: list[Event] = []
-    with executor:
-        search([P], executor, store, (), Options(trials=24, sampler="random"), events.append)
+    search([P], executor, store, (), Options(trials=24, sampler="random"), events.append)
     return events
 
 
 def test_hopefuls_are_timed_again_and_count_by_the_middling_timing(
-    toy: ToyTemplate, store: Store
+    toy: ToyTemplate, store: Store, virtual_time: VirtualTime
 ) -> None:
-    executor = Noting(compile_s=0.4)
+    executor = Noting(virtual_time, compile_s=0.4)
     events = searched(executor, store)
     told = [event.trial.candidate for event in events if isinstance(event, TrialEnded)]
     assert len(told) == len(set(told)) == 24  # a trial is told once, however often it is timed
@@ -84,9 +83,9 @@ def test_hopefuls_are_timed_again_and_count_by_the_middling_timing(
 
 @pytest.mark.parametrize("outcome", [Outcome.WRONG, Outcome.CRASHED])
 def test_who_fails_when_timed_again_does_not_race(
-    toy: ToyTemplate, store: Store, outcome: Outcome
+    toy: ToyTemplate, store: Store, virtual_time: VirtualTime, outcome: Outcome
 ) -> None:
-    executor = Noting()
+    executor = Noting(virtual_time)
     best = Candidate("toy", toy.default(P, 90))
     executor.latency = lambda _, config: 1.0 if config == best.config else 1.05
     which = executor.fickle if outcome is Outcome.WRONG else executor.mad
@@ -190,14 +189,16 @@ def test_an_opinion_of_trials_stays() -> None:
     assert now.measured_at > marked.measured_at
 
 
-def test_with_one_gpu_the_walls_are_all_the_time(toy: ToyTemplate, store: Store) -> None:
+def test_with_one_gpu_the_walls_are_all_the_time(
+    toy: ToyTemplate, store: Store, virtual_time: VirtualTime
+) -> None:
     events: list[Event] = []
-    began = time.monotonic()
-    with Noting(0.1) as executor:
-        options = Options(trials=8, sampler="random")
-        search([P, problem(512)], executor, store, (), options, events.append)
-        took = time.monotonic() - began
+    began = virtual_time.now
+    options = Options(trials=8, sampler="random")
+    executor = Noting(virtual_time, 0.1)
+    search([P, problem(512)], executor, store, (), options, events.append)
+    took = virtual_time.now - began
     seconds = [event.seconds for event in events if isinstance(event, ProblemEnded)]
-    assert sum(each.wall for each in seconds) == pytest.approx(took, abs=0.1)
+    assert sum(each.wall for each in seconds) == pytest.approx(took)
     assert all(each.wall > 0.05 for each in seconds)
     assert sum(each.waiting for each in seconds) < 0.8 * took
