@@ -155,7 +155,8 @@ def main(words: Sequence[str] | None = None) -> None:
         "spaces": {name: summary(case) for name, case in known.items()},
         "results": [asdict(result) for result in results],
     }
-    refusals.write(parser, arguments.output, compact(report))
+    text = compact(report)
+    refusals.write(parser, arguments.output, text, text)
 
 
 def batches(sampler: str, asked: int | None) -> tuple[int, ...]:

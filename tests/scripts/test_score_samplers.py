@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -11,11 +12,13 @@ import pytest
 
 from kernels.attention import registry
 from kernels.attention.problem import Problem
+from scripts import score_samplers
 from scripts.recorded_cases import cases
 from scripts.score_samplers import OURS, Task, batches, run
 from tests.tuner.evaluate.recording import trial
 from tuner.evaluate.space_file import read_space, write_space
 from tuner.evaluate.t4 import SpaceError
+from tuner.store.errors import StoreError
 from tuner.trial import Candidate, Outcome
 
 FOLDERS = (str(OURS / "h100"),)
@@ -66,8 +69,8 @@ def test_what_cannot_be_scored_is_refused(
         cases((str(tmp_path),))
 
 
-@pytest.mark.parametrize("right", [0, 1])
-def test_fewer_than_two_times_are_no_landscape(tmp_path: Path, right: int) -> None:
+def recorded(folder: Path, right: int) -> None:
+    """Three configs of which so many came through, as the only recorded space of `folder`."""
     problem = Problem.on_grid(64, 4096, True)
     configs = islice(registry.get("portable").feasible(problem.specialization, 90), 3)
     trials = [
@@ -77,6 +80,29 @@ def test_fewer_than_two_times_are_no_landscape(tmp_path: Path, right: int) -> No
         )
         for number, config in enumerate(configs)
     ]
-    write_space(tmp_path / "space.json", trials, {}, "by hand")
+    write_space(folder / "space.json", trials, {}, "by hand")
+
+
+@pytest.mark.parametrize("right", [0, 1])
+def test_fewer_than_two_times_are_no_landscape(tmp_path: Path, right: int) -> None:
+    recorded(tmp_path, right)
     with pytest.raises(SpaceError, match="has no two times, so that nothing can be scored"):
         cases((str(tmp_path),))
+
+
+def test_scores_that_cannot_be_written_are_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(path: Path, content: str) -> None:
+        raise StoreError(f"{path} cannot be written: no space")
+
+    recorded(tmp_path, 3)
+    monkeypatch.setattr(score_samplers.refusals, "write_atomically", full)
+    asked = ["--spaces", tmp_path, "--samplers", "random", "--starts", "cold", "--seeds", "2"]
+    with pytest.raises(SystemExit) as ended:
+        score_samplers.main([*map(str, asked), "--output", str(tmp_path / "scores.json")])
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    (result,) = json.loads(said.out)["results"]
+    assert (result["sampler"], result["start"]) == ("random", "cold")
+    assert said.err.endswith("scores.json cannot be written: no space\n")
