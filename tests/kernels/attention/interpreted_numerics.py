@@ -94,7 +94,8 @@ def check(q, k, v, sm_scale=0.25, causal=True, offset=0, **options):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("causal", [True, False])
 def test_every_option(variant, dtype, causal):
-    check(*qkv(40, dtype=dtype, batch=2, heads=2), causal=causal, **VARIANTS[variant])
+    batch, heads = (2, 1) if dtype == torch.float16 else (1, 2)
+    check(*qkv(40, dtype=dtype, batch=batch, heads=heads), causal=causal, **VARIANTS[variant])
 
 
 @pytest.mark.parametrize("seqlen", [1, 2, 7, 8, 15, 100, 127])
@@ -144,11 +145,10 @@ def test_heads_share_keys(heads, heads_kv, variant):
 
 
 @pytest.mark.parametrize("variant", range(len(VARIANTS)))
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("key", [0, 15, 60, 69])
-def test_a_single_spike_at_either_end(key, dtype, variant):
-    q, k, v = qkv(70, dtype=dtype, heads=1)
-    k[:, :, key] = 30 * q[:, :, 69]
+@pytest.mark.parametrize("key", [0, 15, 35, 44])
+def test_a_single_spike_at_either_end(key, variant):
+    q, k, v = qkv(45, dtype=DTYPES[(variant + key) % 2], heads=1)
+    k[:, :, key] = 30 * q[:, :, 44]
     check(q, k, v, 0.25, causal=variant % 3 > 0, **VARIANTS[variant])
 
 
@@ -232,16 +232,16 @@ def test_scales(sm_scale):
 
 
 @pytest.mark.parametrize("variant", range(len(VARIANTS)))
-@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
-def test_a_hidden_key_does_not_leak_and_a_visible_one_makes_its_rows_nan(variant, poison):
-    q, k, v = qkv(50, heads=1)
+def test_a_hidden_key_does_not_leak_and_a_visible_one_makes_its_rows_nan(variant):
+    q, k, v = qkv(40, heads=1)
     clean, _ = attention(q, k, v, **VARIANTS[variant])
-    k[:, :, 20] = poison
-    out, lse = attention(q, k, v, **VARIANTS[variant])
-    torch.testing.assert_close(out[:, :, :20], clean[:, :, :20], atol=0, rtol=0)
-    assert lse[:, :, :20].isfinite().all()
-    if math.isnan(poison):
-        assert out[:, :, 20:].isnan().all()
+    for poison in (math.nan, math.inf, -math.inf):
+        k[:, :, 20] = poison
+        out, lse = attention(q, k, v, **VARIANTS[variant])
+        torch.testing.assert_close(out[:, :, :20], clean[:, :, :20], atol=0, rtol=0)
+        assert lse[:, :, :20].isfinite().all()
+        if math.isnan(poison):
+            assert out[:, :, 20:].isnan().all()
 
 
 @pytest.mark.parametrize("variant", [0, 1, 2, 3])
@@ -254,21 +254,19 @@ def test_values_that_no_row_sees_are_not_read(variant):
 
 
 @pytest.mark.parametrize("variant", range(len(VARIANTS)))
-@pytest.mark.parametrize("poison", [math.nan, math.inf])
 @pytest.mark.parametrize(("block_m", "block_n"), [(16, 16), (32, 16), (16, 32)])
-def test_a_hidden_value_reaches_only_rows_whose_tile_visits_its_block(
-    block_m, block_n, poison, variant
-):
+def test_a_hidden_value_reaches_only_rows_whose_tile_visits_its_block(block_m, block_n, variant):
     q, k, v = qkv(64, heads=1)
     options = {"block_m": block_m, "block_n": block_n, **VARIANTS[variant]}
     clean, clean_lse = attention(q, k, v, **options)
-    v[:, :, 58] = poison
-    out, lse = attention(q, k, v, **options)
     first = 64 - max(block_m, block_n)
     assert 58 - first < max(block_m, block_n)  # as the kernel's module says
-    torch.testing.assert_close(out[:, :, :first], clean[:, :, :first], atol=0, rtol=0)
-    assert not out[:, :, 58:].isfinite().any()
-    torch.testing.assert_close(lse, clean_lse, atol=0, rtol=0)
+    for poison in (math.nan, math.inf):
+        v[:, :, 58] = poison
+        out, lse = attention(q, k, v, **options)
+        torch.testing.assert_close(out[:, :, :first], clean[:, :, :first], atol=0, rtol=0)
+        assert not out[:, :, 58:].isfinite().any()
+        torch.testing.assert_close(lse, clean_lse, atol=0, rtol=0)
 
 
 def test_views_are_read_in_place():

@@ -46,8 +46,8 @@ def test_light_commands_answer_within_a_second(child: Run, words: tuple[str, ...
         (seconds(lambda: child(*words)), seconds(lambda: subprocess.run(libraries, check=True)))
         for _ in range(3)
     ]
-    # A machine so crowded that the libraries alone take a third of a second is given more.
-    assert min(command - max(0, 3 * loading - 1) for command, loading in pairs) < 1, pairs
+    # A machine so slow that the libraries alone take a third of a second is given more.
+    assert any(command < max(1, 3.5 * loading) for command, loading in pairs), pairs
 
 
 def test_search_by_replay_needs_neither_torch_nor_triton(

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -38,8 +39,8 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
+@contextmanager
+def two_nodes() -> Iterator[Cluster]:
     """A head that only drives, and two nodes with a GPU and compilers each."""
     # A lost node is noticed within 2 s here; Ray's own 15 s and more are for real networks.
     health = {
@@ -59,6 +60,20 @@ def cluster() -> Iterator[Cluster]:
     finally:
         ray.shutdown()
         made.shutdown()
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """One for a test that loses nodes."""
+    with two_nodes() as made:
+        yield made
+
+
+@pytest.fixture(scope="class")
+def lasting() -> Iterator[Cluster]:
+    """One for tests that leave it as it was, and a last that adds to it."""
+    with two_nodes() as made:
+        yield made
 
 
 def rehearsed(cluster: Cluster, pace: float = 0.0, placing_s: float = 60.0) -> Rehearsal:
@@ -114,16 +129,6 @@ def assert_every_gpu_serves_again(executor: Rehearsal) -> None:
     assert inner._idle.qsize() == inner.evaluate_slots
 
 
-def test_every_gpu_has_an_actor_and_the_rest_compiles(cluster: Cluster) -> None:
-    with rehearsed(cluster) as executor:
-        assert executor.evaluate_slots == 2
-        assert executor.compile_slots == 2  # of 4 cores, one for each GPU
-        text = executor._processes.announce()
-        assert text.startswith("Measuring on 2× NVIDIA H100 80GB HBM3 (sm_90, 132 SMs, 79 GiB,")
-        assert " of a Ray cluster, Triton 3.6.0" in text
-    assert not ray.is_initialized()
-
-
 def test_a_binary_travels_to_the_host_of_the_evaluator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,53 +151,88 @@ def test_a_binary_travels_to_the_host_of_the_evaluator(
         only.shutdown()
 
 
-def test_a_compilation_whose_process_is_killed_is_made_again(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    executor = RayExecutor(
-        cluster.address,
-        gpu_factory=rehearsal.GPU_FACTORY,
-        compile_factory="tests.tuner.evaluate.fake_workers:host_killer",
-        compile_options={"marks": str(tmp_path)},
-    )
-    with executor:
-        candidate = Candidate("portable", registry.get("portable").default(PROBLEM, 90))
-        compiled = executor.compile(PROBLEM, candidate).result(120)
-    assert compiled.outcome is Outcome.OK, compiled.reason
-    assert (tmp_path / "killed").exists()
-
-
 def kill_an_actor(executor: RayExecutor) -> None:
     ray.kill(executor._actors[0], no_restart=False)
 
 
 def kill_an_actors_process(executor: RayExecutor) -> None:
-    os.kill(pids(executor)[0], signal.SIGKILL)
+    os.kill(pids_of_one_that_serves(executor)[0], signal.SIGKILL)
 
 
 def kill_an_evaluators_process(executor: RayExecutor) -> None:
     """What the actor itself started: the one that would own the GPU."""
-    os.kill(pids(executor)[1], signal.SIGKILL)
+    os.kill(pids_of_one_that_serves(executor)[1], signal.SIGKILL)
 
 
-def pids(executor: RayExecutor) -> tuple[int, int]:
-    found: tuple[int, int] = ray.get(executor._actors[0].pids.remote())
-    return found
+def pids_of_one_that_serves(executor: RayExecutor) -> tuple[int, int]:
+    """Those of the last actor that was not killed, or is back."""
+    for actor in reversed(executor._actors):
+        try:
+            own, evaluators = ray.get(actor.pids.remote(), timeout=5)
+        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+            continue
+        if evaluators is not None:
+            return own, evaluators
+    raise AssertionError("no actor serves")
 
 
-@pytest.mark.parametrize(
-    "deed", [kill_an_actor, kill_an_actors_process, kill_an_evaluators_process]
-)
-def test_a_process_that_is_killed_costs_no_trial(
-    cluster: Cluster,
-    tmp_path: Path,
-    undisturbed: Record,  # noqa: F811
-    deed: Callable[[RayExecutor], None],
-) -> None:
-    with rehearsed(cluster, pace=4.0) as executor:
-        found, events = in_the_middle(executor, tmp_path / "killed.db", deed)
-        assert_every_gpu_serves_again(executor)
-    assert_nothing_lost(found, events, undisturbed)
+class TestOfOneCluster:
+    def test_every_gpu_has_an_actor_and_the_rest_compiles(self, lasting: Cluster) -> None:
+        with rehearsed(lasting) as executor:
+            assert executor.evaluate_slots == 2
+            assert executor.compile_slots == 2  # of 4 cores, one for each GPU
+            text = executor._processes.announce()
+            assert text.startswith("Measuring on 2× NVIDIA H100 80GB HBM3 (sm_90, 132 SMs, 79 GiB,")
+            assert " of a Ray cluster, Triton 3.6.0" in text
+        assert not ray.is_initialized()
+
+    def test_a_compilation_whose_process_is_killed_is_made_again(
+        self, lasting: Cluster, tmp_path: Path
+    ) -> None:
+        executor = RayExecutor(
+            lasting.address,
+            gpu_factory=rehearsal.GPU_FACTORY,
+            compile_factory="tests.tuner.evaluate.fake_workers:host_killer",
+            compile_options={"marks": str(tmp_path)},
+        )
+        with executor:
+            candidate = Candidate("portable", registry.get("portable").default(PROBLEM, 90))
+            compiled = executor.compile(PROBLEM, candidate).result(120)
+        assert compiled.outcome is Outcome.OK, compiled.reason
+        assert (tmp_path / "killed").exists()
+
+    def test_processes_that_are_killed_cost_no_trial(
+        self,
+        lasting: Cluster,
+        tmp_path: Path,
+        undisturbed: Record,  # noqa: F811
+    ) -> None:
+        deeds = (kill_an_actor, kill_an_actors_process, kill_an_evaluators_process)
+        with rehearsed(lasting, pace=4.0) as executor:
+            found, events = in_the_middle(executor, tmp_path / "killed.db", *deeds)
+            assert_every_gpu_serves_again(executor)
+        assert_nothing_lost(found, events, undisturbed)
+
+    def test_wall_clock_shrinks_with_evaluators(
+        self,
+        lasting: Cluster,
+        tmp_path: Path,
+        undisturbed: Record,  # noqa: F811
+    ) -> None:
+        walls = []
+        for added in (0, 2):
+            for _ in range(added):
+                lasting.add_node(num_cpus=1, num_gpus=1)
+            lasting.wait_for_nodes()
+            watch = Watch()
+            with rehearsed(lasting, pace=5.0) as executor:
+                assert executor.evaluate_slots == 2 + added
+                # First the compilers start, which on few cores takes longer than all the rest.
+                search(executor, tmp_path / f"{added}-first.db", lambda _: None)
+                found = search(executor, tmp_path / f"{added}.db", watch)
+            assert found.candidate == undisturbed.candidate
+            walls.append(watch.seconds)
+        assert walls[1] < 0.75 * walls[0], walls
 
 
 def test_a_node_that_is_lost_costs_no_trial_and_another_takes_its_place(
@@ -259,27 +299,6 @@ def test_a_compilation_waits_for_a_host_that_comes_back(cluster: Cluster) -> Non
             future.result(4)
         cluster.add_node(num_cpus=2, num_gpus=1)
         assert future.result(120).outcome is Outcome.OK
-
-
-def test_wall_clock_shrinks_with_evaluators(
-    cluster: Cluster,
-    tmp_path: Path,
-    undisturbed: Record,  # noqa: F811
-) -> None:
-    walls = []
-    for added in (0, 2):
-        for _ in range(added):
-            cluster.add_node(num_cpus=1, num_gpus=1)
-        cluster.wait_for_nodes()
-        watch = Watch()
-        with rehearsed(cluster, pace=5.0) as executor:
-            assert executor.evaluate_slots == 2 + added
-            # First the compilers start, which on few cores takes longer than all the rest.
-            search(executor, tmp_path / f"{added}-first.db", lambda _: None)
-            found = search(executor, tmp_path / f"{added}.db", watch)
-        assert found.candidate == undisturbed.candidate
-        walls.append(watch.seconds)
-    assert walls[1] < 0.75 * walls[0], walls
 
 
 def test_a_cluster_without_a_gpu_or_out_of_reach_is_one_sentence() -> None:

@@ -34,20 +34,6 @@ def start_writer(path, first, count, gate=""):
     )
 
 
-def run_together(path, gate, writers, each):
-    """Writers that all begin at once; each one's acknowledged numbers."""
-    processes = [start_writer(path, 1000 * n, each, gate) for n in range(writers)]
-    for process in processes:
-        assert process.stdout.readline() == "ready\n"
-    gate.touch()
-    acknowledged = []
-    for process in processes:
-        out, errors = process.communicate(timeout=120)
-        assert (process.returncode, errors) == (0, "")
-        acknowledged.append([int(number) for number in out.split()])
-    return acknowledged
-
-
 def eight_at_once(code, folder, word):
     """What eight processes print that run `code` on `folder`, each with a number of its own, once
     all are ready and were told a word."""
@@ -83,18 +69,6 @@ def numbers(store):
 def integrity(path):
     with closing(sqlite3.connect(path)) as connection:
         return connection.execute("pragma integrity_check").fetchall()
-
-
-def test_16_writers_of_100_each_lose_nothing(tmp_path):
-    path = tmp_path / "configs.db"
-    Store.open(path).close()
-    written = run_together(path, tmp_path / "gate", writers=16, each=100)
-    expected = {1000 * writer + number for writer in range(16) for number in range(100)}
-    assert {number for each in written for number in each} == expected
-    with Store.open(path, create=False) as store:
-        assert numbers(store) == expected
-        assert len(store.trials()) == 160
-    assert integrity(path) == [("ok",)]
 
 
 SAME_ROWS = """

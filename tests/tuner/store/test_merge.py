@@ -42,7 +42,7 @@ def state(store):
 
 
 @settings(
-    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(strategies.related_records(), st.data())
 def test_merging_is_commutative_associative_and_idempotent(new_store, records, data):
