@@ -91,7 +91,7 @@ def output(
         path.exists()
         if not database and path.is_file() and looks_like_database(path):
             parser.error(f"{named} be no database, which is not replaced")
-    except (OSError, ValueError) as error:  # too long, a NUL character
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL character, a loop
         parser.error(f"{named} be a file's name: {getattr(error, 'strerror', None) or error}")
 
 

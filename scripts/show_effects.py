@@ -54,7 +54,7 @@ def effects(space: RecordedSpace) -> list[str]:
     where cycles were counted.
 
     Raises:
-        SpaceError: it is damaged, or none of its configs was timed.
+        SpaceError: it is damaged, none of its configs was timed, or they have different parameters.
     """
     header = space.header
     rates = {

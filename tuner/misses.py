@@ -126,11 +126,11 @@ def read(where: Path) -> Noted:
         paths = sorted(path for path in where.iterdir() if path.suffix == ".json")
     except FileNotFoundError:
         paths = []
-    except NotADirectoryError:
-        raise StoreError(
-            f"{VARIABLE} leads to {shown(str(where), 300)}, but must be 1, 0 or a folder"
-        ) from None
     except OSError as error:
+        if isinstance(error, NotADirectoryError) and _asked().lower() not in (*_OFF, *_ON):
+            raise StoreError(
+                f"{VARIABLE} leads to {shown(str(where), 300)}, but must be 1, 0 or a folder"
+            ) from None
         raise StoreError(f"{where} cannot be read: {error.strerror}") from None
     for path in paths:
         try:

@@ -215,10 +215,11 @@ def import_files(
     from tuner.cli.merge import united
     from tuner.store.exchange import read_document
     from tuner.store.locations import user_database
+    from tuner.store.merge import Contents
 
     # All are checked before the database is touched.
-    records = [record for file in files for record in read_document(file)]
-    report, where = united(user_database(db), "--db", records)
+    parts = [Contents(str(file), tuple(read_document(file))) for file in files]
+    report, where = united(user_database(db), "--db", parts)
     if as_json:
         print(json.dumps({"database": where, **report.to_json()}))
         return

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tuner.cli import places
 from tuner.cli.failure import CommandError
 from tuner.cli.options import Json
 from tuner.cli.saying import say
 
 if TYPE_CHECKING:
-    from tuner.record import Record
-    from tuner.store.merge import MergeReport
-    from tuner.trial import Trial
+    from tuner.store.merge import Contents, MergeReport
 
 
 def merge(
@@ -46,12 +45,7 @@ def merge(
 
     # All are read before the output is touched.
     parts = [contents(source) for source in dict.fromkeys(sources)]
-    report, where = united(
-        output,
-        "--output",
-        [record for part in parts for record in part.records],
-        [trial for part in parts for trial in part.trials],
-    )
+    report, where = united(output, "--output", parts)
     if as_json:
         print(json.dumps({"database": where, **report.to_json(), "trials": report.trials}))
         return
@@ -61,11 +55,9 @@ def merge(
     )
 
 
-def united(
-    location: str | Path, option: str, records: Sequence[Record], trials: Sequence[Trial] = ()
-) -> tuple[MergeReport, str]:
-    """Merge `records` and `trials` into the database at `location`, which `option` names, and say
-    how it is called.
+def united(location: str | Path, option: str, parts: Sequence[Contents]) -> tuple[MergeReport, str]:
+    """Merge `parts` into the database at `location`, which `option` names, and say how it is
+    called.
 
     Raises:
         CommandError: not all of it was measured for one objective.
@@ -74,12 +66,18 @@ def united(
     from tuner.store.database import Store
     from tuner.store.merge import merge as unite
 
-    given = measured_for(records, trials)
+    given: dict[str, str] = {}  # by objective, the first that was measured for it
+    for part in parts:
+        for objective in sorted(measured_for(part.records, part.trials)):
+            given.setdefault(objective, part.location)
     if len(given) > 1:
+        (one, first), (other, second) = given.items()
         raise CommandError(
-            "what is given was measured for throughput in part, for latency in part, but must be "
-            "of one objective"
+            f"{places.named(second)} was measured for {other}, but must be for {one}, as "
+            f"{places.named(first)} is: a database holds measurements for one objective"
         )
+    records = [record for part in parts for record in part.records]
+    trials = [trial for part in parts for trial in part.trials]
     with Store.open(location) as store:
         if given and (why := conflict(store, *given)):
             raise CommandError(f"{why}: give another {option}")

@@ -11,7 +11,7 @@ from tuner.cli.failure import CommandError
 _MOST = 300  # characters of a name in a sentence: what is accepted comes after it
 
 
-def named(place: Path) -> str:
+def named(place: Path | str) -> str:
     """What a sentence calls `place`."""
     return shown(str(place), _MOST)
 

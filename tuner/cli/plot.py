@@ -67,7 +67,8 @@ def plot(
     problems = options.shapes(hdim, seqlen, causal, dtype, batch, heads).named()
     if suffix is not None and output is None:
         raise CommandError("--format is given, but goes with --output only")
-    suffix = options.one_of("--format", suffix or "svg", ("svg", "png", "pdf"))
+    wanted = "svg" if suffix is None else suffix
+    suffix = options.one_of("--format", wanted, ("svg", "png", "pdf"))
     if output is not None:
         places.writable_folder("--output", output)
 

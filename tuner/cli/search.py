@@ -245,7 +245,7 @@ def _print(records: Sequence[Record], executor: Executor, seconds: Seconds) -> N
 
     out = console()
     print_records(out, f"Records on {executor.target.gpu_name}", records)
-    if seconds.wall:
+    if seconds.wall > seconds.opening:  # something was searched
         out.print(time_line(seconds, executor.origin))
     if executor.origin == "replay":
         print_line(

@@ -9,9 +9,10 @@ _SHARE = 0.9  # the rest is the driver's and the allocator's
 
 def refuse_for_memory(problem: Problem, memory_gib: int) -> str | None:
     """Why `problem` is too large for a GPU of `memory_gib`; None if it is not."""
-    # q, k, v, out, SDPA's out, their difference, a peer's out, and one head's fp32 scores thrice.
+    # q, k, v, out, SDPA's out, their difference, FlashAttention's copies of q, k and v, a peer's
+    # out, and one head's fp32 scores thrice.
     elements = problem.batch * problem.heads * problem.seqlen * problem.headdim
-    need = 14 * elements + 3 * 4 * problem.seqlen**2
+    need = 20 * elements + 3 * 4 * problem.seqlen**2
     if need <= _SHARE * memory_gib * 2**30:
         return None
     return (

@@ -17,7 +17,8 @@ _GREATEST_PORT = 65535
 
 
 def names_cluster(address: str) -> bool:
-    """Whether Ray would look for a cluster at `address`, not start one, as for what is empty."""
+    """Whether `address` says where a cluster is, or `local`, that Ray shall start one; for anything
+    else it would start one, too."""
     if address in ("auto", "local"):
         return True
     found = _ADDRESS.fullmatch(address.removeprefix("ray://"))

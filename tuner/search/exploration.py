@@ -27,6 +27,7 @@ from tuner.search.opening import around, defaults
 from tuner.search.proposals import Proposals
 from tuner.search.recollection import recalled
 from tuner.search.space import search_space
+from tuner.search.supply import Supply
 from tuner.store.database import Store
 from tuner.trial import Candidate, Outcome, Trial
 
@@ -97,7 +98,8 @@ class Exploration:
             space, sampler, seed, self.trials.values(), [*self.defaults, *then], prior
         )
         self._sampler = sampler
-        self._patience = samplers.PATIENCE.get(sampler, math.inf)
+        patience = samplers.PATIENCE.get(sampler, math.inf)
+        self._supply = Supply(executor.compile_slots, executor.evaluate_slots, patience)
         # Of new trials, over all runs: proposed, ended, and how many there shall be.
         self._started = 0
         self._done = 0
@@ -225,6 +227,7 @@ class Exploration:
             compiled = self._ready.popleft()
             candidate = compiled.candidate
             future = self.executor.evaluate(self.problem, candidate, self._to_beat(candidate))
+            self._supply.evaluating(future)
             self._evaluating[future] = compiled
             self._fed = True
 
@@ -240,7 +243,9 @@ class Exploration:
     def _propose(self) -> None:
         while self._recompile:
             self._compile(self._recompile.popleft())
-        while self._started < self._target and self._has_room:
+        while self._started < self._target and self._supply.has_room(
+            len(self._compiling), len(self._ready), len(self.trials), self._proposals.seeded
+        ):
             late = self._target - self._started <= _LATE
             self._proposals.favour(
                 self._forerunner.compiled(self.problem.specialization),
@@ -252,19 +257,10 @@ class Exploration:
             self._started += 1
             self._compile(candidate)
 
-    @property
-    def _has_room(self) -> bool:
-        """Whether a compiler has nothing to do, and the sampler was told of enough to propose more
-        for it."""
-        compiling = len(self._compiling)
-        busy: float = self.executor.compile_slots
-        if not self._proposals.seeded:
-            busy = min(busy, max(self._patience, len(self.trials) + self.executor.evaluate_slots))
-        ahead = compiling + len(self._ready)
-        return compiling < busy and ahead < busy + min(busy, self._patience)
-
     def _compile(self, candidate: Candidate) -> None:
-        self._compiling[self.executor.compile(self.problem, candidate)] = candidate
+        future = self.executor.compile(self.problem, candidate)
+        self._supply.compiling(future)
+        self._compiling[future] = candidate
 
     def _likely(self) -> Sequence[Job]:
         told = len(self._ended)

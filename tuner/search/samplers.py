@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 NAMES = ("surrogate", "tpe", "gp", "random", "exhaustive")
 DEFAULT = "surrogate"
-# How many candidates may be proposed by a sampler that is told of trials late; by the others all.
-# Cold, the surrogate is within 2 % of the best after a median of 20 evaluations one at a time, 34
-# in batches of 16 (docs/samplers.md). But compilers are what a cold search waits for: by rehearsal
-# of six problems with 15 of them its 60 trials end after 21 s, with 8 under way after 25, and the
-# winners are as good. TPE's are not.
+# How many candidates may be compiled at once, and how many more be ready, while a sampler has been
+# told of no more trials than that; for the others as many as there are compilers. Cold, the
+# surrogate is within 2 % of the best after a median of 20 evaluations one at a time, 34 in batches
+# of 16 (docs/samplers.md). But compilers are what a cold search waits for: by rehearsal of six
+# problems with 15 of them its 60 trials end after 21 s, with 8 under way after 25, and the winners
+# are as good. TPE's are not. Where binaries are in a cache, `supply` has fewer ready.
 PATIENCE = {"surrogate": 16, "tpe": 1, "gp": 1}
 
 # A user attribute of a trial, for the surrogate: its value stands for a failure. Optuna's samplers

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from pathlib import Path
+from stat import S_IMODE
 from typing import TYPE_CHECKING
 
 from tuner.search.study import study_of
@@ -38,6 +40,8 @@ def write(studies: Mapping[str, Sequence[Trial]], file: Path) -> None:
         except (SQLAlchemyError, UnicodeError, optuna.exceptions.StorageInternalError) as error:
             why = str(getattr(error, "orig", None) or error).partition("\n")[0]
             raise ValueError(why) from None
+        with suppress(FileNotFoundError):
+            part.chmod(S_IMODE(file.stat().st_mode))
         part.replace(file)
 
 
@@ -53,9 +57,19 @@ def storage_of(file: Path) -> optuna.storages.RDBStorage:
 
 
 def can_be_made_anew(file: Path, names: Set[str]) -> bool:
-    """Whether `file` holds studies, and none but such as are called one of `names`: what was
-    written before, a copy of trials. Nothing of it is changed."""
-    from sqlalchemy import URL, Select, column, create_engine, select, table
+    """Whether `file` holds studies, none but such as are called one of `names`, and no note or the
+    like that somebody made in the dashboard: what was written before, a copy of trials. Nothing of
+    it is changed."""
+    from sqlalchemy import (
+        URL,
+        Select,
+        String,
+        column,
+        create_engine,
+        literal,
+        select,
+        table,
+    )
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.pool import NullPool
 
@@ -67,6 +81,15 @@ def can_be_made_anew(file: Path, names: Set[str]) -> bool:
         with create_engine(location, poolclass=NullPool).connect() as connection:
             studies: Select[tuple[str]] = select(column("study_name")).select_from(table("studies"))
             held = set(connection.scalars(studies))
+            made = any(
+                connection.scalar(
+                    select(literal(1))
+                    .select_from(table(attributes))
+                    .where(column("key", String).startswith("dashboard:", autoescape=True))
+                    .limit(1)
+                )
+                for attributes in ("study_system_attributes", "trial_system_attributes")
+            )
     except (SQLAlchemyError, OSError, ValueError):  # no database, or its writer was killed
         return False
-    return bool(held) and held <= names
+    return bool(held) and held <= names and not made

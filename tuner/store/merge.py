@@ -43,6 +43,7 @@ class MergeReport:
 class Contents:
     """What a database or document holds."""
 
+    location: str  # what messages call it
     records: tuple[Record, ...]
     trials: tuple[Trial, ...] = ()  # a document has none
 
@@ -56,18 +57,17 @@ def contents(location: str | Path) -> Contents:
     """
     if "://" in str(location) or _is_database(Path(location)):
         with Store.read_only(location) as store:
-            held = Contents(tuple(store.records()), tuple(store.trials()))
-            where = store.location
+            held = Contents(store.location, tuple(store.records()), tuple(store.trials()))
     else:
-        held, where = Contents(tuple(read_document(location))), str(location)
+        held = Contents(str(location), tuple(read_document(location)))
     latest = tomorrow()
     items: tuple[Record | Trial, ...] = (*held.records, *held.trials)
     for item in items:
         if item.measured_at > latest:
             kind = type(item).__name__.lower()
             raise StoreError(
-                f"{where} holds a {kind} of {item.measured_at}, but must have none of later than "
-                f"a day from now, {latest}"
+                f"{held.location} holds a {kind} of {item.measured_at}, but must have none of "
+                f"later than a day from now, {latest}"
             )
     return held
 

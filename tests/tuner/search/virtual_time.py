@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tuner.search import driver, exploration, verdict
+from tuner.search import driver, exploration, supply, verdict
 from tuner.search.budget import Budget
 
 
@@ -56,8 +56,8 @@ class VirtualTime:
     def rule(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Be the time of all searches."""
         monkeypatch.setattr(exploration, "wait", self.wait)
-        monkeypatch.setattr(driver, "time", self)
-        monkeypatch.setattr(verdict, "time", self)
+        for module in (driver, supply, verdict):
+            monkeypatch.setattr(module, "time", self)
         monkeypatch.setattr(driver, "Budget", partial(Budget, clock=self.monotonic))
 
 
