@@ -195,6 +195,16 @@ def test_a_folder_that_cannot_serve_is_one_sentence(
     misses._flush_or_log()  # says so in the log
 
 
+def test_a_data_folder_that_is_none_is_not_blamed_on_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(misses, "data_folder", lambda: tmp_path / "file")
+    monkeypatch.setenv(misses.VARIABLE, "1")
+    with pytest.raises(StoreError, match=r"file/misses cannot be read: Not a directory$"):
+        misses.read(misses.folder())
+
+
 _PROCESS = """
 import os, sys
 from kernels.attention.problem import Problem

@@ -39,21 +39,27 @@ def test_an_export_is_a_study_of_every_trial(
     study = optuna.load_study(study_name=name, storage=f"sqlite:///{file}")
     assert len(study.trials) == 12
     assert study.best_value > 0
+    file.chmod(0o600)
     again = tuner("dashboard", *SHAPE, *options)
     assert again.status == 0, again.err
     assert optuna.get_all_study_names(f"sqlite:///{file}") == [name]
+    assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_an_export_lands_in_the_file_that_was_named(
+def test_what_was_written_in_the_dashboard_stays(
     tuner: Callable[..., Said], searched: Path, tmp_path: Path
 ) -> None:
-    mine = tmp_path / "data"
-    mine.write_bytes(b"")
-    file = tmp_path / "data?x=1"
+    dashboard = pytest.importorskip("optuna_dashboard")
+    file = tmp_path / "studies.db"
     options = ("--db", str(searched), "--output", str(file), "--export-only")
     assert tuner("dashboard", *SHAPE, *options).status == 0
-    assert file.stat().st_size > 0
-    assert mine.stat().st_size == 0
+    study = optuna.load_study(study_name=None, storage=f"sqlite:///{file}")
+    dashboard.save_note(study, "what I found")
+    before = file.read_bytes()
+    said = tuner("dashboard", *SHAPE, *options)
+    assert said.status == 2
+    assert "--output" in said.err
+    assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["x" * 255, "x\udcff.db"])

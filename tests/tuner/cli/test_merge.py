@@ -115,8 +115,8 @@ def test_measurements_for_two_objectives_stay_apart(tuner: Run, tmp_path: Path) 
     said = tuner("merge", many, launches, "-o", out)
     assert (said.status, out.exists()) == (2, False)
     assert said.err == (
-        f"tuner: {launches} was measured for latency, but must be for throughput, as {many} is: a "
-        "database holds measurements for one objective\n"
+        f"tuner: '{launches}' was measured for latency, but must be for throughput, as '{many}' "
+        "is: a database holds measurements for one objective\n"
     )
     assert tuner("merge", launches, "-o", out).status == 0
     before = state(out)

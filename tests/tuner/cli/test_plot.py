@@ -122,6 +122,7 @@ def test_trials_of_all_templates_are_drawn_each_by_its_latest_kernel() -> None:
         (("plot", "--hdim", "256"), ("--seqlen",)),
         (("plot", *SHAPE, "--kind", "pie"), ("--kind", "'pie'", "history")),
         (("plot", *SHAPE, "-o", ".", "--format", "gif"), ("--format", "'gif'", "svg")),
+        (("plot", *SHAPE, "-o", ".", "--format", ""), ("--format", "''", "svg")),
         (("plot", *SHAPE, "--format", "png"), ("--format", "--output")),
         (("plot", *SHAPE, "--db", "/nowhere/at/all.db"), ("/nowhere/at/all.db",)),
     ],

@@ -53,7 +53,7 @@ def test_a_problem_too_large_is_refused(executor: LocalExecutor) -> None:
     assert executor.refuse(Problem.on_grid(256, 16384, True)) is None
     reason = executor.refuse(Problem(128, 16384, True, "fp16", 64, 64))
     assert reason is not None
-    assert "115 GiB" in reason
+    assert "163 GiB" in reason
 
 
 def test_compilation_goes_through_the_farm(executor: LocalExecutor) -> None:
