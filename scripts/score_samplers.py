@@ -56,8 +56,9 @@ else:
     from scores import BUDGETS, STARTS, checked
 
 OURS = Path(__file__).resolve().parent.parent / "tuner" / "spaces"
-# Proposals under way at once, on few cores and on many.
-AHEAD = (8, samplers.PATIENCE[samplers.DEFAULT])
+# Proposals under way at once: on few cores, on many, and on these where compiling takes long.
+_MANY = samplers.PATIENCE[samplers.DEFAULT]
+AHEAD = (8, _MANY, 2 * _MANY - 1)
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--evaluations", type=int, default=100, help="most of a run")
     parser.add_argument(
         "--batch", type=int,
-        help="proposals under way at once; 1, and for the default sampler 8 and 16 too",
+        help="proposals under way at once; 1, and for the default sampler 8, 16 and 31 too",
     )  # fmt: skip
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--add", action="store_true", help="to what OUTPUT holds already")

@@ -46,7 +46,7 @@ def test_what_a_space_of_more_templates_taught_serves_one_of_fewer() -> None:
 
 
 def test_the_default_sampler_is_also_scored_as_a_search_asks_it() -> None:
-    assert batches("surrogate", None) == (1, 8, 16)
+    assert batches("surrogate", None) == (1, 8, 16, 31)
     assert batches("random", None) == (1,)
     assert batches("surrogate", 4) == (4,)
 
