@@ -17,8 +17,9 @@ for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """-n auto: a process a core, of which many tests start some of their own; eight at most."""
-    return min(os.cpu_count() or 1, 8)
+    """-n auto: one process more than cores, since many tests wait; but many start processes of
+    their own, so eight at most."""
+    return min((os.cpu_count() or 1) + 1, 8)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -64,6 +65,15 @@ def _has_gpu() -> bool:
     except ImportError:
         return False
     return torch.cuda.is_available()
+
+
+@pytest.fixture(scope="session")
+def triton_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the processes of this run find each other's binaries, and none of an earlier one's."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "triton"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(autouse=True)

@@ -24,9 +24,9 @@ TEMPLATE = PortableTemplate()
 
 
 @pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory):
+def own_cache(triton_cache):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
+        patch.setenv("TRITON_CACHE_DIR", str(triton_cache))
         yield
 
 
