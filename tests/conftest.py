@@ -17,9 +17,8 @@ for _threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """-n auto: one process more than cores, since many tests wait; but many start processes of
-    their own, so eight at most."""
-    return min((os.cpu_count() or 1) + 1, 8)
+    """-n auto: a process a core, of which many tests start some of their own; eight at most."""
+    return min(os.cpu_count() or 1, 8)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
