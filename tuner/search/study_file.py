@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence, Set
-from contextlib import suppress
 from pathlib import Path
-from stat import S_IMODE
 from typing import TYPE_CHECKING
 
+from tuner.files import replacing
 from tuner.search.study import study_of
 from tuner.trial import Trial
 
@@ -40,9 +39,8 @@ def write(studies: Mapping[str, Sequence[Trial]], file: Path) -> None:
         except (SQLAlchemyError, UnicodeError, optuna.exceptions.StorageInternalError) as error:
             why = str(getattr(error, "orig", None) or error).partition("\n")[0]
             raise ValueError(why) from None
-        with suppress(FileNotFoundError):
-            part.chmod(S_IMODE(file.stat().st_mode))
-        part.replace(file)
+        with replacing(file) as new:
+            part.replace(new)
 
 
 def storage_of(file: Path) -> optuna.storages.RDBStorage:

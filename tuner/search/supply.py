@@ -69,12 +69,11 @@ class Supply:
     @property
     def _enough(self) -> float:
         """With so many under way the GPUs have something to do until the next is compiled."""
-        now = time.monotonic()
-        under_way = [now - began for began in list(self._compiling.values())]
         if self._longest_s is None:
             return math.inf
-        # The longest: those whose binaries are in a cache, or that are simple, end first.
-        compilation_s = max(self._longest_s, *under_way, 0.0)
+        # The longest, also of those under way: what is in a cache, or simple, ends first.
+        began = min(list(self._compiling.values()), default=math.inf)
+        compilation_s = max(self._longest_s, time.monotonic() - began)
         evaluation_s = max(1e-3, median_low([_EVALUATION_S, *self._evaluations_s]))
         return self._gpus + math.ceil(self._gpus * compilation_s / evaluation_s)
 

@@ -62,6 +62,18 @@ def test_what_was_written_in_the_dashboard_stays(
     assert file.read_bytes() == before
 
 
+def test_an_export_lands_in_the_file_that_was_named(
+    tuner: Callable[..., Said], searched: Path, tmp_path: Path
+) -> None:
+    mine = tmp_path / "data"
+    mine.write_bytes(b"")
+    file = tmp_path / "data?x=1"
+    options = ("--db", str(searched), "--output", str(file), "--export-only")
+    assert tuner("dashboard", *SHAPE, *options).status == 0
+    assert file.stat().st_size > 0
+    assert mine.stat().st_size == 0
+
+
 @pytest.mark.parametrize("name", ["x" * 255, "x\udcff.db"])
 def test_a_file_that_sqlite_cannot_write_is_named_and_not_begun(
     tuner: Callable[..., Said], searched: Path, tmp_path: Path, name: str

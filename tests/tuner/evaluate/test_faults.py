@@ -66,11 +66,12 @@ def misbehaved(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     candidates.enumerate_candidates.cache_clear()
 
 
-def test_the_search_ends_with_the_right_winner(misbehaved: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_the_search_ends_with_the_right_winner(misbehaved: None, tmp_path: Path, gpus: int) -> None:
     events: list[Event] = []
     with (
         LocalExecutor(
-            devices=range(2), jobs=1, compile_deadline_s=3.0, evaluate_deadline_s=6.0,
+            devices=range(gpus), jobs=1, compile_deadline_s=3.0, evaluate_deadline_s=6.0,
             gpu_factory="fake_workers:gpu", compile_factory="fake_workers:compiling",
         ) as executor,
         Store.open(tmp_path / "configs.db") as store,

@@ -21,6 +21,7 @@ from kernels.attention.config import Config  # noqa: E402
 from tests.tuner.evaluate.test_rehearsal import (  # noqa: E402
     PROBLEM,
     TRIALS,
+    Watch,
     search,
     told,
     undisturbed,  # noqa: F401 – a fixture
@@ -71,7 +72,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="class")
 def lasting() -> Iterator[Cluster]:
-    """One for tests that leave it as it was."""
+    """One for tests that leave it as it was, and a last that adds to it."""
     with two_nodes() as made:
         yield made
 
@@ -212,6 +213,27 @@ class TestOfOneCluster:
             found, events = in_the_middle(executor, tmp_path / "killed.db", *deeds)
             assert_every_gpu_serves_again(executor)
         assert_nothing_lost(found, events, undisturbed)
+
+    def test_wall_clock_shrinks_with_evaluators(
+        self,
+        lasting: Cluster,
+        tmp_path: Path,
+        undisturbed: Record,  # noqa: F811
+    ) -> None:
+        walls = []
+        for added in (0, 2):
+            for _ in range(added):
+                lasting.add_node(num_cpus=1, num_gpus=1)
+            lasting.wait_for_nodes()
+            watch = Watch()
+            with rehearsed(lasting, pace=5.0) as executor:
+                assert executor.evaluate_slots == 2 + added
+                # First the compilers start, which on few cores takes longer than all the rest.
+                search(executor, tmp_path / f"{added}-first.db", lambda _: None)
+                found = search(executor, tmp_path / f"{added}.db", watch)
+            assert found.candidate == undisturbed.candidate
+            walls.append(watch.seconds)
+        assert walls[1] < 0.75 * walls[0], walls
 
 
 def test_a_node_that_is_lost_costs_no_trial_and_another_takes_its_place(
