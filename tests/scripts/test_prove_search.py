@@ -16,6 +16,7 @@ import pytest
 from kernels.attention.config import Config
 from scripts import prove_search
 from scripts.prove_search import Run, prove, raced, table
+from tests.patience import promptly
 from tests.tuner.search.conftest import ToyExecutor, ToyTemplate, problem
 from tuner.evaluate.executor import Race
 from tuner.evaluate.space_file import read_folder
@@ -113,7 +114,7 @@ def test_what_a_rival_said_before_it_was_killed_counts(
         "import sys, time\n"
         "print('why', file=sys.stderr, flush=True)\n"
         f"print('chatter'); print({json.dumps(reply)!r}); print('{{\"evalu', end='', flush=True)\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
     log = tmp_path / "prove.autotune.log"
     log.write_text("earlier\n")
@@ -250,11 +251,10 @@ def test_a_rival_that_hangs_is_ended_with_all_that_it_started(
     # The grandchild holds the pipes open, as a compiler does.
     script.write_text(
         "import subprocess, sys\n"
-        "subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
     )
-    began = time.monotonic()
-    assert prove_search.rival(P, "helion", 1.0).note == "did not end in time"
-    assert time.monotonic() - began < 20
+    with promptly(60):
+        assert prove_search.rival(P, "helion", 1.0).note == "did not end in time"
 
 
 def test_parts_add_up(toy: ToyTemplate) -> None:

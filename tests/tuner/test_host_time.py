@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from scripts import measure_host_time  # noqa: E402
 SCRIPT = Path(measure_host_time.__file__)
 
 
-def test_pythons_share_is_measured_with_seen_and_new_addresses() -> None:
+def measured() -> list[dict[str, Any]]:
     done = subprocess.run(
         [sys.executable, SCRIPT, "--hdim", "64", "--json"],
         capture_output=True,
@@ -27,16 +28,25 @@ def test_pythons_share_is_measured_with_seen_and_new_addresses() -> None:
         env={"CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"},
     )
     assert done.returncode == 0, done.stderr
-    figures = json.loads(done.stdout)
+    figures: list[dict[str, Any]] = json.loads(done.stdout)
+    return figures
+
+
+def within_budget(figure: dict[str, Any]) -> bool:
+    """That of a whole call, which the driver has a share in too."""
+    return 0.5 < figure["least_us"] < {"seen": 20, "new": 30}[figure["addresses"]]
+
+
+def test_pythons_share_is_measured_with_seen_and_new_addresses() -> None:
+    figures = measured()
     names = {figure["name"] for figure in figures}
     assert {"custom_attention_forward", "attention", "flash_attn_func"} <= names
     assert {(figure["name"], figure["addresses"]) for figure in figures} >= {
         (name, addresses) for name in names for addresses in ("seen", "new")
     }
-    # Of the budget for a whole call, which the driver has a share in too. The least: other
-    # processes only ever add to it.
-    budget = {"seen": 20, "new": 30}
-    assert all(0.5 < figure["least_us"] < budget[figure["addresses"]] for figure in figures)
+    # The least of each, and of up to three runs: other processes only ever add to it.
+    runs = (lambda: figures, measured, measured)
+    assert any(all(map(within_budget, run())) for run in runs)
 
 
 @pytest.mark.skipif("torch.cuda.is_available()", reason="then nothing stands in")

@@ -52,12 +52,20 @@ def library(name: str) -> Callable[..., object] | None:
 def launches(inputs: Inputs) -> dict[str, Callable[[], object]]:
     """A launch of every peer on `inputs`, by name. One that cannot serve them raises."""
     q, k, v, causal = inputs.q, inputs.k, inputs.v, inputs.causal
+
+    @cache
+    def rows() -> tuple[Tensor, ...]:
+        # Copies, made by the first launch that wants them: where there is no room for them, it is
+        # those peers that fail.
+        return tuple(tensor.transpose(1, 2).contiguous() for tensor in (q, k, v))
+
+    def of_rows(function: Callable[..., object]) -> object:
+        return function(*rows(), causal=causal)
+
     found: dict[str, Callable[[], object]] = {
         name: partial(sdpa, backend, q, k, v, causal) for name, backend in BACKENDS.items()
     }
-    functions = {name: function for name in LIBRARIES if (function := library(name))}
-    if functions:
-        rows = [tensor.transpose(1, 2).contiguous() for tensor in (q, k, v)]
-        for name, function in functions.items():
-            found[name] = partial(function, *rows, causal=causal)
+    for name in LIBRARIES:
+        if function := library(name):
+            found[name] = partial(of_rows, function)
     return found

@@ -7,13 +7,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.patience import ANSWER_S
 from tuner.cli import app as application
 
 Run = Callable[..., Any]
@@ -230,7 +230,11 @@ def test_ctrl_c_says_what_is_kept(spaces: Path, tmp_path: Path) -> None:
         "import signal, time, tuner.evaluate.replay as replay\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it for us\n"
         "evaluate = replay.ReplayExecutor.evaluate\n"
-        "def slowly(*words): time.sleep(0.2); return evaluate(*words)\n"
+        "ended = []\n"
+        "def slowly(*words):\n"
+        "    if len(ended) > 3: time.sleep(600)  # in which it is interrupted\n"
+        "    ended.append(words)\n"
+        "    return evaluate(*words)\n"
         "replay.ReplayExecutor.evaluate = slowly\n"
         "from tuner.cli import main; main()"
     )
@@ -242,9 +246,8 @@ def test_ctrl_c_says_what_is_kept(spaces: Path, tmp_path: Path) -> None:
     for line in child.stderr:
         if "trial 2/" in line:
             break
-    time.sleep(0.1)
     child.send_signal(signal.SIGINT)
-    _, said = child.communicate(timeout=20)
+    _, said = child.communicate(timeout=ANSWER_S)
     assert child.returncode == 130
     assert "Traceback" not in said
     assert "trials are kept in" in said

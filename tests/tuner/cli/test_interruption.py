@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import ANSWER_S, wait_until
 from tuner.store.database import Store
 
 # A replay that takes as long as measuring might, so that there is a middle to be killed in.
@@ -73,7 +74,7 @@ def test_kill_9_at_random_moments(spaces: Path, tmp_path: Path) -> None:
                 break
         time.sleep(random.uniform(0, 0.2))
         child.kill()
-        out, _ = child.communicate(timeout=30)
+        out, _ = child.communicate(timeout=ANSWER_S)
         seen = events("".join(first) + out)
         # The next one, under another hash seed, goes on where this one was killed.
         (started,) = (event for event in seen if event["event"] == "started")
@@ -84,7 +85,7 @@ def test_kill_9_at_random_moments(spaces: Path, tmp_path: Path) -> None:
         with Store.open(db) as store:
             assert len(store.trials()) >= told
     last = start(spaces, db, hash_seed=99)
-    out, err = last.communicate(timeout=60)
+    out, err = last.communicate(timeout=2 * ANSWER_S)
     assert last.returncode == 0, err
     (started,) = (event for event in events(out) if event["event"] == "started")
     assert started["known"] >= told
@@ -92,7 +93,7 @@ def test_kill_9_at_random_moments(spaces: Path, tmp_path: Path) -> None:
     with Store.open(db) as store:
         trials = store.trials()
     assert len({trial.candidate for trial in trials}) == len(trials) == TRIALS
-    again, _ = start(spaces, db, hash_seed=100).communicate(timeout=60)
+    again, _ = start(spaces, db, hash_seed=100).communicate(timeout=2 * ANSWER_S)
     kinds = [event["event"] for event in events(again)]
     assert kinds == ["note", "note", "skipped", "done"]
 
@@ -102,7 +103,7 @@ import os, time
 from pathlib import Path
 Path(os.environ["LOADING"]).touch()
 try:
-    time.sleep(60)
+    time.sleep(600)
 except {caught}:
     raise ImportError("initialization failed")
 """
@@ -122,11 +123,9 @@ def test_ctrl_c_while_modules_load_is_silent(tmp_path: Path, caught: str) -> Non
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 30
-    while not loading.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    assert wait_until(loading.exists)
     child.send_signal(signal.SIGINT)
-    assert child.communicate(timeout=30) == ("", "")
+    assert child.communicate(timeout=ANSWER_S) == ("", "")
     assert child.returncode == 130
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import wait
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from kernels.attention import registry
 from kernels.attention.config import Config
 from kernels.attention.problem import Problem, Specialization
+from tests.patience import ANSWER_S, SILENCE_S, promptly, wait_until
 from tuner.evaluate import compile_worker, compiler
 from tuner.evaluate.compile_farm import CompileFarm
 from tuner.evaluate.process import Worker
@@ -25,7 +25,7 @@ FACTORY = "fake_workers:compiling"
 
 @pytest.fixture
 def farm() -> Iterator[CompileFarm]:
-    farm = CompileFarm(jobs=2, deadline_s=1.5, factory=FACTORY)
+    farm = CompileFarm(jobs=2, deadline_s=SILENCE_S, factory=FACTORY)
     yield farm
     farm.close()
 
@@ -86,18 +86,16 @@ def candidate(kind: str, **more: int) -> Candidate:
             "RuntimeError: 'ttg.convert_layout' op is invalid",
         ),
         ("compiler_crash", Outcome.CRASHED, "the compiler: killed by SIGSEGV"),
-        ("compiler_hang", Outcome.TIMEOUT, "the compiler: no answer within 1.5 s"),
+        ("compiler_hang", Outcome.TIMEOUT, "the compiler: no answer within 10 s"),
     ],
 )
 def test_outcomes(farm: CompileFarm, kind: str, outcome: Outcome, reason: str) -> None:
-    start = time.monotonic()
-    compilation = farm.submit(candidate(kind), D64, 90).result(30)
+    compilation = farm.submit(candidate(kind), D64, 90).result(ANSWER_S)
     assert (compilation.outcome, compilation.reason) == (outcome, reason)
     assert (compilation.resources is not None) == (outcome is Outcome.OK)
     assert compilation.candidate == candidate(kind)
-    assert time.monotonic() - start < 15
     # Whatever happened, the next one is fine.
-    assert farm.submit(candidate("right", n=2), D64, 90).result(30).outcome is Outcome.OK
+    assert farm.submit(candidate("right", n=2), D64, 90).result(ANSWER_S).outcome is Outcome.OK
 
 
 @pytest.mark.parametrize(
@@ -111,7 +109,7 @@ def test_outcomes(farm: CompileFarm, kind: str, outcome: Outcome, reason: str) -
 def test_spills_are_screened(limit: int | None, spills: int, outcome: Outcome) -> None:
     farm = CompileFarm(1, spill_limit=limit, factory=FACTORY)
     try:
-        compilation = farm.submit(candidate("right", spills=spills), D64, 90).result(30)
+        compilation = farm.submit(candidate("right", spills=spills), D64, 90).result(ANSWER_S)
     finally:
         farm.close()
     assert compilation.outcome is outcome
@@ -130,7 +128,7 @@ def test_problems_of_one_specialization_share_a_compilation(tmp_path: Path) -> N
             farm.submit(candidate("right"), problem.specialization, 90) for problem in (short, long)
         ]
         other = farm.submit(candidate("right"), Specialization(64, False, "fp16"), 90)
-        wait([*futures, other], 30)
+        wait([*futures, other], ANSWER_S)
     finally:
         farm.close()
     assert futures[0] is futures[1]
@@ -141,18 +139,17 @@ def test_a_cancelled_compilation_can_be_asked_for_again(farm: CompileFarm) -> No
     blockers = [farm.submit(candidate("compiler_hang", n=n), D64, 90) for n in range(farm.slots)]
     waiting = farm.submit(candidate("right"), D64, 90)
     assert waiting.cancel()
-    assert farm.submit(candidate("right"), D64, 90).result(30).outcome is Outcome.OK
-    wait(blockers, 30)
+    assert farm.submit(candidate("right"), D64, 90).result(ANSWER_S).outcome is Outcome.OK
+    wait(blockers, ANSWER_S)
 
 
 def test_close_is_prompt_and_cancels() -> None:
     farm = CompileFarm(1, deadline_s=60, factory=FACTORY)
     futures = [farm.submit(candidate("compiler_hang", n=n), D64, 90) for n in range(3)]
-    time.sleep(1.0)
-    start = time.monotonic()
-    farm.close()
-    farm.close()
-    assert time.monotonic() - start < 5
+    assert wait_until(futures[0].running)
+    with promptly():
+        farm.close()
+        farm.close()
     assert futures[0].result(1).outcome is Outcome.CRASHED
     assert all(future.cancelled() for future in futures[1:])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from ray.cluster_utils import Cluster  # noqa: E402
 
 from kernels.attention import registry  # noqa: E402
 from kernels.attention.config import Config  # noqa: E402
+from tests.patience import SILENCE_S, wait_until  # noqa: E402
 from tests.tuner.evaluate.test_rehearsal import (  # noqa: E402
     PROBLEM,
     TRIALS,
@@ -124,10 +124,7 @@ def assert_nothing_lost(found: Record, events: list[Event], expected: Record) ->
 def assert_every_gpu_serves_again(executor: Rehearsal) -> None:
     inner = executor._processes
     assert isinstance(inner, RayExecutor)
-    deadline = time.monotonic() + 60
-    while inner._idle.qsize() < inner.evaluate_slots and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert inner._idle.qsize() == inner.evaluate_slots
+    assert wait_until(lambda: inner._idle.qsize() == inner.evaluate_slots)
 
 
 def test_a_binary_travels_to_the_host_of_the_evaluator(
@@ -169,7 +166,7 @@ def pids_of_one_that_serves(executor: RayExecutor) -> tuple[int, int]:
     """Those of the last actor that was not killed, or is back."""
     for actor in reversed(executor._actors):
         try:
-            own, evaluators = ray.get(actor.pids.remote(), timeout=5)
+            own, evaluators = ray.get(actor.pids.remote(), timeout=SILENCE_S)
         except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
             continue
         if evaluators is not None:
@@ -297,6 +294,7 @@ def test_a_compilation_waits_for_a_host_that_comes_back_and_not_for_ever(cluster
         said = r"^no host of the Ray cluster that can compile has come back within 4 s$"
         with pytest.raises(ConnectionError, match=said):
             future.result(120)
+        inner._placing_s = 60.0
         cluster.add_node(num_cpus=2, num_gpus=1)
         assert inner.compile(PROBLEM, candidate).result(120).outcome is Outcome.OK
 

@@ -182,12 +182,12 @@ def test_the_backend_by_name(folder: Path) -> None:
 
 def test_hundreds_of_trials_a_second(tmp_path: Path) -> None:
     write_space(tmp_path / "a.json.xz", [trial(number) for number in range(1000)])
-    start = time.perf_counter()
+    start = time.process_time()
     executor = ReplayExecutor(tmp_path)
     for number in range(1000):
         executor.compile(PROBLEM, candidate(number)).result(0)
         assert executor.evaluate(PROBLEM, candidate(number), None).result(0).measurement
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 SCRIPT = """

@@ -146,7 +146,7 @@ def test_switching_to_a_write_ahead_log_waits_where_sqlite_does_not(tmp_path):
         with pytest.raises(StoreError, match=f"{path} is locked by another process"):
             use_write_ahead_log(engine, path, timeout_s=0.1)
         threading.Timer(0.2, other.execute, ["commit"]).start()
-        use_write_ahead_log(engine, path, timeout_s=10)
+        use_write_ahead_log(engine, path, timeout_s=60)
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("pragma journal_mode").fetchone() == ("wal",)
 

@@ -15,6 +15,7 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from kernels.attention.problem import Problem
+from tests.patience import promptly
 from tests.tuner.store import page_trees, samples
 from tuner.cli.app import app
 from tuner.store import sqlite
@@ -109,12 +110,12 @@ def test_tables_that_are_computed_or_undone_are_refused(
         change(connection)
         connection.commit()
     before = path.read_bytes()
-    start = time.monotonic()
-    for opening in (Store.open, Store.read_only, lambda path: Layers.load(path, shipped=path)):
-        with pytest.raises(StoreError, match=f"^{path} is damaged: {said}"):
-            opening(path)
-    assert Layers.load(path, strict=False, shipped=path).standing() == []
-    assert time.monotonic() - start < 5
+    openings = (Store.open, Store.read_only, lambda path: Layers.load(path, shipped=path))
+    with promptly():
+        for opening in openings:
+            with pytest.raises(StoreError, match=f"^{path} is damaged: {said}"):
+                opening(path)
+        assert Layers.load(path, strict=False, shipped=path).standing() == []
     assert path.read_bytes() == before
 
 
@@ -158,7 +159,7 @@ def test_no_more_is_read_than_a_file_can_hold(how: str, tmp_path: Path) -> None:
     AMPLIFIED[how](path)
     assert path.stat().st_size < 5 * page_trees.MIB
     said = f"^{path} is damaged(: reading it never ends)?; restore a backup of it$"
-    start = time.monotonic()
+    start = time.process_time()
     tracemalloc.start()
     try:
         for opening in (Store.read_only, Store.open):
@@ -171,7 +172,7 @@ def test_no_more_is_read_than_a_file_can_hold(how: str, tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["show", "--db", str(path)])
     assert shown.exit_code == 2
     assert re.match(said, shown.stderr.removeprefix("tuner: "))
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 10
 
 
 def test_steps_that_are_long_are_interrupted(
@@ -181,13 +182,12 @@ def test_steps_that_are_long_are_interrupted(
     path = tmp_path / "mine.db"
     page_trees.leading_to_one_row(path, "trials", levels=2)
     monkeypatch.setattr(sqlite, "_LEAST_CPU_S", 0.1)
-    start = time.monotonic()
     with (
+        promptly(60),
         Store.read_only(path) as store,
         pytest.raises(StoreError, match=f"^{path} is damaged: reading it never ends"),
     ):
         store.trials(Problem.on_grid(64, 512, False))
-    assert time.monotonic() - start < 20
 
 
 def test_a_schema_that_takes_for_ever_to_read_is_interrupted(
@@ -196,11 +196,10 @@ def test_a_schema_that_takes_for_ever_to_read_is_interrupted(
     path = tmp_path / "mine.db"
     page_trees.leading_to_one_row_of_the_schema(path)
     monkeypatch.setattr(sqlite, "_LEAST_CPU_S", 0.1)
-    start = time.monotonic()
-    for opening in (Store.read_only, Store.open):
-        with pytest.raises(StoreError, match=f"^{path} is damaged"):
-            opening(path)
-    assert time.monotonic() - start < 20
+    with promptly(60):
+        for opening in (Store.read_only, Store.open):
+            with pytest.raises(StoreError, match=f"^{path} is damaged"):
+                opening(path)
 
 
 def test_too_little_memory_is_told_in_a_sentence(

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import text
 
+from tests.patience import promptly, wait_until
 from tests.tuner.store import samples
 from tuner.snapshot import Snapshot
 from tuner.store import postgresql
@@ -20,13 +21,6 @@ from tuner.store.errors import StoreError
 from tuner.store.layers import Layers
 
 psycopg = pytest.importorskip("psycopg")
-
-
-@contextmanager
-def took_less_than(seconds: float) -> Iterator[None]:
-    start = time.monotonic()
-    yield
-    assert time.monotonic() - start < seconds
 
 
 @pytest.fixture
@@ -51,14 +45,14 @@ def test_a_lock_does_not_hold_up_the_runtime(
     Layers.load(url)  # all that is imported on the way
     monkeypatch.setenv("TUNER_DB", url)
     with locked(url, "lock table records in access exclusive mode"):
-        with took_less_than(3), caplog.at_level(logging.WARNING):
+        with promptly(), caplog.at_level(logging.WARNING):
             assert Snapshot.load().shelf
         assert " is locked by another session; try again when that is done; " in caplog.messages[0]
         with Store.open(url, timeout_s=0.5) as store:
             start = time.monotonic()
-            with pytest.raises(StoreError, match="is locked by another session; try again"):
+            with promptly(), pytest.raises(StoreError, match="is locked by another session; try"):
                 store.add_record(samples.record(2))
-            assert 0.4 < time.monotonic() - start < 5
+            assert time.monotonic() - start > 0.4
             with pytest.raises(StoreError, match="is locked by another session; try again"):
                 store.records()
 
@@ -82,8 +76,8 @@ def test_a_query_that_never_ends_is_cut_short(url: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(postgresql, "READER_STATEMENT_S", 0.3)
     with Store.read_only(url) as store:
         slow = pytest.raises(StoreError, match="the server was too slow to answer")
-        with took_less_than(3), slow, store._reading() as connection:
-            connection.execute(text("select pg_sleep(60)"))
+        with promptly(), slow, store._reading() as connection:
+            connection.execute(text("select pg_sleep(600)"))
         assert store.records() == [samples.record()]
 
 
@@ -147,7 +141,7 @@ def test_a_server_that_says_nothing_does_not_hold_up_the_runtime(
     with mute() as port:
         url = f"postgresql://tuner:secret@127.0.0.1:{port}/configs"
         monkeypatch.setenv("TUNER_DB", url)
-        with took_less_than(5), caplog.at_level(logging.WARNING):
+        with promptly(), caplog.at_level(logging.WARNING):
             assert Snapshot.load().shelf
     assert "the connection ended, or no answer came in time; going on" in caplog.messages[0]
     assert "secret" not in caplog.text
@@ -191,7 +185,4 @@ def test_no_clock_is_left_behind(url: str) -> None:
         store.records()
         with pytest.raises(StoreError), store._reading() as connection:
             connection.execute(text("select nonsense"))
-    deadline = time.monotonic() + 5
-    while clocks() > before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert clocks() == before
+    assert wait_until(lambda: clocks() <= before)
