@@ -7,10 +7,10 @@ anew, and what they were doing runs again, an evaluation on whichever GPU is idl
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import queue
+import secrets
 import shutil
 import tempfile
 import threading
@@ -344,19 +344,23 @@ def _compile(
     capability: int,
 ) -> tuple[Compilation, Parcel]:
     """The task: it finds its process of Ray's with a compiler, or makes one."""
-    held, cache = _compiler(deadline_s, factory, options)
-    compilation = held.compile(candidate, specialization, capability)
-    return compilation, parcels.pack(cache)
+    held, folder = _compiler(deadline_s, factory, options)
+    folder.mkdir(0o700)
+    try:
+        compilation = held.compile(candidate, specialization, capability)
+        return compilation, parcels.pack(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @cache
 def _compiler(deadline_s: float, factory: str, options: str) -> tuple[Compiler, Path]:
-    # A folder of its own, so that what lies in it is of one compilation.
-    folder = tempfile.mkdtemp(prefix="attention-tuner-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    told = {CACHE_VARIABLE: folder}
+    # And a folder of its own, so that what lies in it is of one compilation. It is there no longer
+    # than that: Ray ends its processes without letting them clear up.
+    folder = Path(tempfile.gettempdir(), f"attention-tuner-{secrets.token_hex(8)}")
+    told = {CACHE_VARIABLE: str(folder)}
     made = Compiler(deadline_s, factory=factory, options=json.loads(options), environment=told)
-    return made, Path(folder)
+    return made, folder
 
 
 def _settle(future: Future[Compilation], candidate: Candidate, done: Future[Compilation]) -> None:

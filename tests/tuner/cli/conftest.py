@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -46,11 +47,17 @@ class Said:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("empty") / "shipped.db"
+    publish(path, [])
+    return path
+
+
 @pytest.fixture(autouse=True)
-def nothing_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_shipped(empty_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty shipped database, in this process: what we ship changes."""
-    empty = tmp_path / "shipped.db"
-    publish(empty, [])
+    empty = Path(shutil.copy(empty_database, tmp_path))
     monkeypatch.setattr("tuner.store.layers.shipped_database", lambda: empty)
     monkeypatch.setattr("tuner.store.locations.shipped_database", lambda: empty)
 
@@ -61,15 +68,15 @@ def no_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
+def run(*words: str | Path) -> Said:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return Said(result.exit_code, result.stdout, result.stderr)
+
+
 @pytest.fixture
 def tuner() -> Callable[..., Said]:
     """Runs a command in this process, through Typer's runner."""
-
-    def run(*words: str | Path) -> Said:
-        result = CliRunner().invoke(app, [str(word) for word in words])
-        assert result.exception is None or isinstance(result.exception, SystemExit)
-        return Said(result.exit_code, result.stdout, result.stderr)
-
     return run
 
 
@@ -144,14 +151,19 @@ def child(tmp_path: Path) -> Callable[..., Child]:
     return run
 
 
-@pytest.fixture
-def searched(tuner: Callable[..., Said], spaces: Path, tmp_path: Path) -> Path:
-    """A database with a record of each recorded problem."""
-    db = tmp_path / "searched.db"
+@pytest.fixture(scope="session")
+def searched_once(spaces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    db = tmp_path_factory.mktemp("searched") / "searched.db"
     words = ("--hdim", "256", "--sampler", "random", "--trials", "10")
-    said = tuner("search", "--spaces", spaces, "--db", db, *words)
+    said = run("search", "--spaces", spaces, "--db", db, *words)
     assert said.status == 0, said.err
     return db
+
+
+@pytest.fixture
+def searched(searched_once: Path, tmp_path: Path) -> Path:
+    """A database with a record of each recorded problem."""
+    return Path(shutil.copy(searched_once, tmp_path))
 
 
 @pytest.fixture(scope="session")

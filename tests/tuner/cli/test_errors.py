@@ -227,12 +227,14 @@ def test_help_names_every_sampler(tuner: Run) -> None:
 def test_ctrl_c_says_what_is_kept(spaces: Path, tmp_path: Path) -> None:
     words = ("search", "--spaces", spaces, "--db", tmp_path / "mine.db", "--hdim", "256")
     code = (
-        "import signal, time, tuner.evaluate.replay as replay\n"
+        "import signal, sys, time, tuner.evaluate.replay as replay\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it for us\n"
         "evaluate = replay.ReplayExecutor.evaluate\n"
         "ended = []\n"
         "def slowly(*words):\n"
-        "    if len(ended) > 3: time.sleep(600)  # in which it is interrupted\n"
+        "    if len(ended) == 4:\n"
+        "        print('the fifth', file=sys.stderr, flush=True)\n"
+        "        time.sleep(600)  # in which it is interrupted\n"
         "    ended.append(words)\n"
         "    return evaluate(*words)\n"
         "replay.ReplayExecutor.evaluate = slowly\n"
@@ -244,7 +246,7 @@ def test_ctrl_c_says_what_is_kept(spaces: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     assert child.stderr is not None
     for line in child.stderr:
-        if "trial 2/" in line:
+        if line == "the fifth\n":
             break
     child.send_signal(signal.SIGINT)
     _, said = child.communicate(timeout=ANSWER_S)

@@ -109,14 +109,14 @@ def test_the_live_display() -> None:
     assert_tame(out.getvalue(), 5)
 
 
-def test_names_of_files_on_stdout(tuner: Run, spaces: Path, tmp_path: Path) -> None:
+def test_names_of_files_on_stdout(tuner: Run, searched: Path, tmp_path: Path) -> None:
     folder = tmp_path / "red\x1b[31m"
     folder.mkdir()
     Store.open(folder / "a.db").close()
     (folder / "none.json").write_text(
         '{"format": "attention-tuner/records", "version": 1, "records": []}'
     )
-    shape = ("--hdim", "256", "--seqlen", "512", "--causal", "--spaces", spaces)
+    shape = ("--hdim", "256", "--seqlen", "512", "--causal", "--db", searched)
     commands: list[tuple[str | Path, ...]] = [
         ("import", folder / "none.json", "--db", folder / "b.db"),
         ("merge", folder / "a.db", "-o", folder / "c.db"),
