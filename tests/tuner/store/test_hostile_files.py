@@ -234,12 +234,12 @@ def test_what_a_long_log_holds_is_read_by_way_of_a_link(tmp_path: Path) -> None:
         other.execute("select * from records").fetchall()
         before = sqlite.change_token(link)
         with Store.open(path) as store:
-            store.add_records(samples.bare_record(number) for number in range(2_000))
+            store.add_records(samples.bare_record(number) for number in range(3_000))
         assert path.stat().st_size < page_trees.MIB < path.with_name("mine.db-wal").stat().st_size
         assert sqlite.change_token(link) != before
         for place in (path, link):
             with Store.read_only(place) as store:
-                assert len(store.records()) == 2_000
+                assert len(store.records()) == 3_000
 
 
 def test_what_never_ends_is_interrupted_and_what_is_long_is_not(tmp_path: Path) -> None:
