@@ -12,7 +12,7 @@ SILENCE_S = 10.0  # after which one that hangs is given up, in which one that is
 
 
 @contextmanager
-def promptly(seconds: float = 20.0) -> Iterator[None]:
+def promptly(seconds: float = 25.0) -> Iterator[None]:
     """What is done within does not wait for what would hold it up."""
     start = time.monotonic()
     yield

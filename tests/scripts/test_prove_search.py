@@ -16,7 +16,7 @@ import pytest
 from kernels.attention.config import Config
 from scripts import prove_search
 from scripts.prove_search import Run, prove, raced, table
-from tests.patience import promptly
+from tests.patience import ANSWER_S, SILENCE_S, promptly
 from tests.tuner.search.conftest import ToyExecutor, ToyTemplate, problem
 from tuner.evaluate.executor import Race
 from tuner.evaluate.space_file import read_folder
@@ -94,11 +94,11 @@ def test_a_rival_that_fails_is_a_note(monkeypatch: pytest.MonkeyPatch, tmp_path)
     script = tmp_path / "rival.py"
     monkeypatch.setattr(prove_search, "RIVALS", script)
     script.write_text("raise SystemExit('no card')")
-    assert prove_search.rival(P, "autotune", 5.0).note == "failed: no card"
+    assert prove_search.rival(P, "autotune", ANSWER_S).note == "failed: no card"
     script.write_text("")
-    assert prove_search.rival(P, "autotune", 5.0).note == "failed: no reply"
+    assert prove_search.rival(P, "autotune", ANSWER_S).note == "failed: no reply"
     script.write_text("print('chatter'); print('{\"evaluations\": 3, \"ms\": 2.0}')")
-    run = prove_search.rival(P, "helion", 5.0)
+    run = prove_search.rival(P, "helion", ANSWER_S)
     assert (run.evaluations, run.believed_ms) == (3, 2.0)
     assert run.tflops == pytest.approx(P.flops / 2.0 * 1e-9)
 
@@ -118,12 +118,12 @@ def test_what_a_rival_said_before_it_was_killed_counts(
     )
     log = tmp_path / "prove.autotune.log"
     log.write_text("earlier\n")
-    run = prove_search.rival(P, "autotune", 1.0, log.open("a+"))
+    run = prove_search.rival(P, "autotune", SILENCE_S, log.open("a+"))
     assert (run.evaluations, run.candidate) == (7, BEST)
     assert run.note == "7 of 9; did not end in time"
     assert log.read_text() == "earlier\nwhy\n"
     script.write_text(f"print({json.dumps(reply)!r}); raise SystemExit('no card')")
-    run = prove_search.rival(P, "autotune", 5.0, log.open("a+"))
+    run = prove_search.rival(P, "autotune", ANSWER_S, log.open("a+"))
     assert (run.evaluations, run.note) == (7, "7 of 9; failed: no card")
 
 

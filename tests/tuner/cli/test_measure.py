@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import SILENCE_S
 from tests.tuner.cli.conftest import H100, RECORDED
 from tuner import device, doctor
 from tuner.cli import executors
@@ -146,7 +147,7 @@ def test_doctor_fails_on_a_database_that_is_none(tuner: Run, tmp_path: Path) -> 
         (None, "does not run: Permission denied"),
         ("exit 3", "does not run"),
         ("echo true 9.4; echo Written by Jim Meyering.", "does not answer as ptxas does"),
-        ("sleep 60", "does not run: no answer within 0.5 s"),
+        ("sleep 600", "does not run: no answer within 10.0 s"),
     ],
 )
 def test_doctor_fails_on_a_ptxas_that_is_none(
@@ -158,7 +159,7 @@ def test_doctor_fails_on_a_ptxas_that_is_none(
     else:
         ptxas.write_text(f"#!/bin/sh\n{script}\n".replace("sleep", "exec sleep"))
         ptxas.chmod(0o700)
-    monkeypatch.setattr(doctor, "_PTXAS_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(doctor, "_PTXAS_TIMEOUT_S", SILENCE_S)
     monkeypatch.setenv("TRITON_PTXAS_PATH", str(ptxas))
     (found,) = (f for f in tuner("doctor", "--json").json if f["name"] == "ptxas")
     assert (found["verdict"], found["seen"]) == ("fail", f"{ptxas} {said}")

@@ -108,8 +108,8 @@ def test_of_a_grid_what_is_recorded_is_searched(tuner: Run, spaces: Path, tmp_pa
 
 
 def test_a_budget_ends_the_search(search: Run) -> None:
-    with promptly(30):  # of minutes
-        lines = search("--budget", "6s", "--trials", "600", "--json").json_lines
+    with promptly(60):  # of minutes
+        lines = search("--budget", "8s", "--trials", "600", "--json").json_lines
     # What time is left goes to problems that were cut short, which then end once more.
     ended = [line for line in lines if line["event"] == "ended"]
     assert len({str(line["problem"]) for line in ended}) == len(lines[-1]["records"]) == 2
