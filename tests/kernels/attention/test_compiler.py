@@ -37,10 +37,10 @@ def default(headdim, causal, capability, seqlen=4096, **options):
 
 
 @pytest.mark.parametrize("headdim", HEADDIMS)
-@pytest.mark.parametrize(("causal", "lse"), [(True, False), (True, True), (False, False)])
+@pytest.mark.parametrize("lse", [False, True])  # without a mask: scripts/check_compiles.py
 @pytest.mark.parametrize("seqlen", [512, 8192])
-def test_defaults_do_not_spill_on_hopper(headdim, causal, lse, seqlen):
-    binary = default(headdim, causal, 90, seqlen, lse=lse, dtype="bf16" if lse else "fp16")
+def test_defaults_do_not_spill_on_hopper(headdim, lse, seqlen):
+    binary = default(headdim, True, 90, seqlen, lse=lse, dtype="bf16" if lse else "fp16")
     assert binary.resources.spills == 0
     assert 0 < binary.resources.registers <= 255
     assert 0 < binary.resources.shared_memory <= 232448
@@ -62,10 +62,9 @@ def test_an_unchanged_maximum_scales_by_exactly_one(headdim, defer, capability):
     assert made_by["other"] == 0
 
 
-@pytest.mark.parametrize("capability", [80, 89, 100, 120])
-@pytest.mark.parametrize("headdim", HEADDIMS)
-def test_compiles_for_other_targets(headdim, capability):
-    assert default(headdim, True, capability).resources.registers > 0
+@pytest.mark.parametrize("capability", [80, 89, 100, 120])  # all: scripts/check_compiles.py
+def test_compiles_for_other_targets(capability):
+    assert default(128, True, capability).resources.registers > 0
 
 
 @pytest.mark.parametrize("headdim", HEADDIMS)

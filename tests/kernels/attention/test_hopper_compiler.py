@@ -53,9 +53,9 @@ def assembled(binary):
 
 
 @pytest.mark.parametrize("headdim", HEADDIMS)
-@pytest.mark.parametrize(("causal", "lse"), [(True, False), (True, True), (False, False)])
-def test_defaults_fit_and_do_not_spill_in_loops(headdim, causal, lse):
-    binary = compiled(headdim, causal, "bf16" if lse else "fp16", lse)
+@pytest.mark.parametrize("lse", [False, True])  # without a mask: scripts/check_compiles.py
+def test_defaults_fit_and_do_not_spill_in_loops(headdim, lse):
+    binary = compiled(headdim, True, "bf16" if lse else "fp16", lse)
     # With lse, four words that are read once a tile, not in the loop of whole blocks.
     assert binary.resources.spills <= max(allowed_spills(), 16 if lse else 0)
     assert 0 < binary.resources.shared_memory <= 232448

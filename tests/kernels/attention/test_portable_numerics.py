@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.interpreter import interpret
 
+pytestmark = pytest.mark.timeout(900)  # minutes, where others have the cores, too
 CASES = Path(__file__).with_name("interpreted_numerics.py")
 
 

@@ -135,7 +135,9 @@ def test_a_binary_travels_to_the_host_of_the_evaluator(
 ) -> None:
     pytest.importorskip("triton")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))  # of all in this cluster
-    left = set(Path(tempfile.gettempdir()).glob("attention-tuner-*"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setenv("RAY_TMPDIR", tempfile.gettempdir())  # its sockets want a short path
+    (tmp_path / "temporary").mkdir()
     only = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1})
     try:
         executor = RayExecutor(only.address, gpu_factory=rehearsal.GPU_FACTORY)
@@ -148,7 +150,7 @@ def test_a_binary_travels_to_the_host_of_the_evaluator(
             assert executor.evaluate(PROBLEM, candidate, None).result(60).candidate == candidate
             assert len(list(tmp_path.rglob("*.cubin"))) == 1
             assert executor.race(PROBLEM, [candidate], 3).result(60)
-        assert set(Path(tempfile.gettempdir()).glob("attention-tuner-*")) <= left
+        assert list((tmp_path / "temporary").iterdir()) == []
     finally:
         ray.shutdown()
         only.shutdown()
