@@ -19,6 +19,11 @@ def promptly(seconds: float = 25.0) -> Iterator[None]:
     assert time.monotonic() - start < seconds
 
 
+def in_one_of(tries: int, holds: Callable[[], bool]) -> bool:
+    """Whether `holds` does at least once: for times, to which a busy machine only adds."""
+    return any(holds() for _ in range(tries))
+
+
 def wait_until(condition: Callable[[], bool], seconds: float = ANSWER_S) -> bool:
     """Whether `condition` holds before so many seconds are over."""
     end = time.monotonic() + seconds

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch", reason="the runtime is torch's")
 from kernels.attention import hopper  # noqa: E402
 from kernels.attention.problem import Problem, Specialization  # noqa: E402
 from scripts import measure_host_time  # noqa: E402
+from tests.patience import in_one_of  # noqa: E402
 
 SCRIPT = Path(measure_host_time.__file__)
 
@@ -38,15 +39,16 @@ def within_budget(figure: dict[str, Any]) -> bool:
 
 
 def test_pythons_share_is_measured_with_seen_and_new_addresses() -> None:
-    figures = measured()
-    names = {figure["name"] for figure in figures}
-    assert {"custom_attention_forward", "attention", "flash_attn_func"} <= names
-    assert {(figure["name"], figure["addresses"]) for figure in figures} >= {
-        (name, addresses) for name in names for addresses in ("seen", "new")
-    }
-    # The least of each, and of up to three runs: other processes only ever add to it.
-    runs = (lambda: figures, measured, measured)
-    assert any(all(map(within_budget, run())) for run in runs)
+    def cheap() -> bool:
+        figures = measured()
+        names = {figure["name"] for figure in figures}
+        assert {"custom_attention_forward", "attention", "flash_attn_func"} <= names
+        assert {(figure["name"], figure["addresses"]) for figure in figures} >= {
+            (name, addresses) for name in names for addresses in ("seen", "new")
+        }
+        return all(map(within_budget, figures))
+
+    assert in_one_of(3, cheap)
 
 
 @pytest.mark.skipif("torch.cuda.is_available()", reason="then nothing stands in")

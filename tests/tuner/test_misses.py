@@ -239,8 +239,9 @@ def test_many_processes_lose_nothing(fresh: Path) -> None:
 
 
 _SERVER = """
-import os, sys, time
+import os, sys
 from kernels.attention.problem import Problem
+from tests.patience import wait_until
 from tests.tuner.search.conftest import H100
 from tuner import misses
 
@@ -250,10 +251,7 @@ if sys.argv[1] == "fork" and os.fork():
     os.wait()
     os._exit(0)
 misses.note(Problem.on_grid(64, 200, True), H100, "default")
-for _ in range(1200):
-    time.sleep(0.05)
-    if any(miss.problem.seqlen == 200 for miss in misses.read(misses.folder()).misses):
-        break
+wait_until(lambda: any(m.problem.seqlen == 200 for m in misses.read(misses.folder()).misses))
 os._exit(0)  # as who is killed: without what is done at exit
 """
 

@@ -355,7 +355,7 @@ def _compile(
 
 @cache
 def _compiler(deadline_s: float, factory: str, options: str) -> tuple[Compiler, Path]:
-    # And a folder of its own, so that what lies in it is of one compilation. It is there no longer
+    # With a folder of its own, so that what lies in it is of one compilation. It is there no longer
     # than that: Ray ends its processes without letting them clear up.
     folder = Path(tempfile.gettempdir(), f"attention-tuner-{secrets.token_hex(8)}")
     told = {CACHE_VARIABLE: str(folder)}

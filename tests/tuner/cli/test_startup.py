@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.patience import in_one_of
+
 Run = Callable[..., Any]
 
 LIGHT = {
@@ -46,13 +48,14 @@ def test_light_commands_answer_within_a_second(child: Run, words: tuple[str, ...
         subprocess.run([sys.executable, "-c", libraries], check=True)
 
     pairs = []
-    for _ in range(3):
+
+    def fast() -> bool:
         command, loading = seconds(lambda: child(*words)), seconds(load)
         pairs.append((command, loading))
         # A machine so slow that the libraries alone take a third of a second is given more.
-        if command < max(1, 3.5 * loading):
-            return
-    pytest.fail(f"too slow beside the libraries alone: {pairs}")
+        return command < max(1, 3.5 * loading)
+
+    assert in_one_of(3, fast), pairs
 
 
 def test_search_by_replay_needs_neither_torch_nor_triton(

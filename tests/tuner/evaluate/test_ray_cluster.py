@@ -20,7 +20,7 @@ from ray.cluster_utils import Cluster  # noqa: E402
 
 from kernels.attention import registry  # noqa: E402
 from kernels.attention.config import Config  # noqa: E402
-from tests.patience import SILENCE_S, wait_until  # noqa: E402
+from tests.patience import SILENCE_S, in_one_of, wait_until  # noqa: E402
 from tests.tuner.evaluate.test_rehearsal import (  # noqa: E402
     PROBLEM,
     TRIALS,
@@ -225,9 +225,8 @@ class TestOfOneCluster:
         undisturbed: Record,  # noqa: F811
     ) -> None:
         walls: list[float] = []
-        for number, nodes in enumerate((2, 4, 4)):
-            if number > 1 and walls[-1] < 0.75 * walls[0]:
-                break  # and else again: a machine that stands still meanwhile only adds to it
+
+        def wall(nodes: int) -> float:
             while len(lasting.worker_nodes) < nodes:
                 lasting.add_node(num_cpus=1, num_gpus=1)
             lasting.wait_for_nodes()
@@ -238,10 +237,13 @@ class TestOfOneCluster:
                 configs = registry.get("portable").feasible(PROBLEM.specialization, 90)
                 first = [Candidate("portable", config) for config in islice(configs, 8)]
                 wait([executor.compile(PROBLEM, candidate) for candidate in first])
-                found = search(executor, tmp_path / f"{number}.db", watch)
+                found = search(executor, tmp_path / f"{len(walls)}.db", watch)
             assert found.candidate == undisturbed.candidate
             walls.append(watch.seconds)
-        assert walls[-1] < 0.75 * walls[0], walls
+            return watch.seconds
+
+        two = wall(2)
+        assert in_one_of(2, lambda: wall(4) < 0.75 * two), walls
 
 
 def test_a_node_that_is_lost_costs_no_trial_and_another_takes_its_place(

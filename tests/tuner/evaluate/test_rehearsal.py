@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kernels.attention.problem import Problem
+from tests.patience import in_one_of
 from tuner.evaluate import rehearsal
 from tuner.evaluate.executor import Executor
 from tuner.evaluate.local import LocalExecutor
@@ -92,18 +93,20 @@ def test_wall_clock_shrinks_with_evaluators_and_every_trial_is_told_once(
     tmp_path: Path, undisturbed: Record
 ) -> None:
     walls: list[float] = []
-    for number, evaluators in enumerate((1, 3, 3, 3)):
-        if number > 1 and walls[-1] < 0.6 * walls[0]:
-            break  # and else again: a machine that stands still meanwhile only adds to it
+
+    def wall(evaluators: int) -> float:
         watch = Watch()
         with rehearsed(evaluators, pace=5.0) as executor:
-            found = search(executor, tmp_path / f"{number}.db", watch)
+            found = search(executor, tmp_path / f"{len(walls)}.db", watch)
         walls.append(watch.seconds)
         assert found.candidate == undisturbed.candidate
         assert found.measurement == undisturbed.measurement
         assert set(told(watch.events).values()) == {1}
         assert len(told(watch.events)) == TRIALS
-    assert walls[-1] < 0.6 * walls[0], walls
+        return watch.seconds
+
+    alone = wall(1)
+    assert in_one_of(3, lambda: wall(3) < 0.6 * alone), walls
 
 
 def test_evaluators_killed_while_they_search_cost_nothing(

@@ -174,7 +174,8 @@ def test_an_exclusive_lock_does_not_hold_up_the_runtime(tmp_path, write_ahead_lo
     with locked(path, EXCLUSIVE_WAL if write_ahead_log else "begin exclusive"):
         with promptly():
             assert Layers.load(path, strict=False, shipped=path).standing() == []
-            with pytest.raises(StoreError, match=f"^{path} is locked by another process; try aga"):
+            said = f"^{path} is locked by another process; try again"
+            with pytest.raises(StoreError, match=said):
                 reader.records()
         assert f"{path} is locked by another process" in caplog.messages[0]
     assert Layers.load(path, shipped=path).standing() == [samples.record()]
@@ -183,8 +184,8 @@ def test_an_exclusive_lock_does_not_hold_up_the_runtime(tmp_path, write_ahead_lo
 def test_a_writer_waits_and_then_gives_up_in_one_sentence(path):
     with Store.open(path, timeout_s=0.5) as store:
         with locked(path, "begin immediate"):
-            start = time.monotonic()
             said = f"^{path} is locked by another process; try again"
+            start = time.monotonic()
             with promptly(), pytest.raises(StoreError, match=said):
                 store.add_record(samples.record())
             assert time.monotonic() - start > 0.4
