@@ -45,8 +45,8 @@ from tuner.trial import Origin, Trial
 T = TypeVar("T")
 
 WRITER_TIMEOUT_S = 30.0
-"""How long a writer waits for others. Each holds the lock for milliseconds, but SQLite is not fair:
-among many, one may be passed over for a while."""
+"""How long a writer waits for others that write nothing meanwhile: each holds the lock for
+milliseconds, or for seconds where the disk is slow."""
 READER_TIMEOUT_S = 0.2
 """How long a read-only store waits: it serves calls that must not stall."""
 

@@ -9,6 +9,7 @@ import stat
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from itertools import chain, repeat, starmap
 from pathlib import Path
 
@@ -25,8 +26,10 @@ _LEAST_CPU_S = 2.0
 _LEAST_BYTES_PER_CPU_S = 5e6  # SQLite reads over 100 MB/s
 _LEAST_BYTES = 1 << 20
 _INDEX_BYTES = 64 << 10  # more than the shared index of a log without anything in it
+_TURN_S = 0.05  # for so long SQLite asks for a lock every 1 to 15 ms, and then every 100
+_IMMEDIATE = "BEGIN IMMEDIATE"
 _BEGIN = "tuner_begin"
-IMMEDIATE = {_BEGIN: "BEGIN IMMEDIATE"}
+IMMEDIATE = {_BEGIN: _IMMEDIATE}
 """The execution option of a transaction that writes."""
 
 
@@ -86,7 +89,8 @@ def prepare_for_writing(path: Path) -> None:
 
 
 def writing_engine(path: Path, timeout_s: float) -> Engine:
-    """An engine for an existing file that waits up to `timeout_s` for other writers."""
+    """An engine for an existing file that waits for other writers, for up to `timeout_s` in which
+    none of them writes anything."""
 
     def connect() -> sqlite3.Connection:
         connection = _connect(path, "mode=rw", timeout_s)
@@ -100,7 +104,7 @@ def writing_engine(path: Path, timeout_s: float) -> Engine:
         connection.set_progress_handler(None, 0)  # there may be any number of rows to write
         return connection
 
-    return _engine(connect)
+    return _engine(connect, partial(_begin_in_turn, path=path, timeout_s=timeout_s))
 
 
 def reading_engine(path: Path, timeout_s: float) -> Engine:
@@ -180,7 +184,10 @@ def change_token(path: Path) -> tuple[object, ...]:
     return _stat(path), _stat(_log(path))
 
 
-def _engine(connect: Callable[[], sqlite3.Connection]) -> Engine:
+def _engine(
+    connect: Callable[[], sqlite3.Connection],
+    begin_writing: Callable[[Connection], None] | None = None,
+) -> Engine:
     # No pool: opening costs 0.2 ms, and a connection that crosses a fork loses its locks.
     engine = create_engine("sqlite://", creator=connect, poolclass=NullPool)
 
@@ -188,10 +195,38 @@ def _engine(connect: Callable[[], sqlite3.Connection]) -> Engine:
     def begin(connection: Connection) -> None:
         # A transaction that reads before it writes must hold the write lock from its start: else
         # SQLite refuses it at once, without waiting, when another wrote in between.
-        if statement := connection.get_execution_options().get(_BEGIN, "BEGIN"):
+        statement = connection.get_execution_options().get(_BEGIN, "BEGIN")
+        if statement == _IMMEDIATE and begin_writing is not None:
+            begin_writing(connection)
+        elif statement:
             connection.exec_driver_sql(statement)
 
     return engine
+
+
+def _begin_in_turn(connection: Connection, path: Path, timeout_s: float) -> None:
+    # SQLite keeps no queue: it asks for the lock every 100 ms, and while many write, each for as
+    # long as a slow disk takes, somebody else may always have been there just before. So it is
+    # asked for more often, and given up only where it is held without anything being written.
+    written, deadline = change_token(path), time.monotonic() + timeout_s
+    _set_patience(connection, min(_TURN_S, timeout_s))
+    while True:
+        try:
+            connection.exec_driver_sql(_IMMEDIATE)
+            break
+        except SQLAlchemyError as error:
+            if "locked" not in str(error):
+                raise
+            before, written = written, change_token(path)
+            if written != before:
+                deadline = time.monotonic() + timeout_s
+            elif time.monotonic() > deadline:
+                raise
+    _set_patience(connection, timeout_s)
+
+
+def _set_patience(connection: Connection, seconds: float) -> None:
+    connection.exec_driver_sql(f"PRAGMA busy_timeout = {round(1000 * seconds)}")
 
 
 def _connect(path: Path, query: str, timeout_s: float) -> sqlite3.Connection:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import ANSWER_S
 from tests.tuner.store import samples
 from tuner.store.database import Store
 from tuner.store.errors import StoreError
@@ -149,6 +150,36 @@ def test_switching_to_a_write_ahead_log_waits_where_sqlite_does_not(tmp_path):
         use_write_ahead_log(engine, path, timeout_s=60)
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("pragma journal_mode").fetchone() == ("wal",)
+
+
+@pytest.mark.parametrize("write_ahead_log", [True, False], ids=["wal", "rollback"])
+def test_who_others_are_always_ahead_of_waits_on_for_as_long_as_they_write(
+    tmp_path, write_ahead_log
+):
+    path = tmp_path / "configs.db"
+    with Store.open(path, write_ahead_log=write_ahead_log) as store:
+        patient = Store.open(path, timeout_s=0.3)
+        held, done = threading.Event(), threading.Event()
+
+        def hold() -> None:  # the lock, but for the instants between two transactions
+            number = 0
+            while not done.is_set():
+                number += 1
+                with store._writing() as connection:
+                    connection.exec_driver_sql(f"create table t{number} (a)")
+                    held.set()
+                    time.sleep(0.1)
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        try:
+            assert held.wait(ANSWER_S)
+            for number in range(5):
+                assert patient.add_record(samples.bare_record(number))
+        finally:
+            done.set()
+            holder.join(ANSWER_S)
+        assert numbers(store) == set(range(5))
 
 
 @pytest.mark.parametrize("write_ahead_log", [True, False], ids=["wal", "rollback"])
