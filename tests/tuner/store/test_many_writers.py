@@ -21,7 +21,7 @@ from tuner.store.errors import StoreError
 from tuner.store.exchange import export_document
 from tuner.store.merge import merge
 
-WRITERS, EACH = 16, 100
+WRITERS, EACH = 16, 20
 IMPORTERS, SEARCHES, TRIALS = 3, 3, 12
 
 
