@@ -32,7 +32,7 @@ from tuner.target import Target
 VARIABLE = "TUNER_RECORD_MISSES"
 
 _FORMAT = 1
-_MOST = 4096  # problems noted in one process
+_MOST = 4096  # problems noted in one process, and in one file
 _EVERY_S = 30.0
 _MOST_BYTES = 16 << 20  # of a file, some 50,000 problems: what is larger is none of ours
 _OFF = ("", "0", "false", "no", "off")
@@ -158,9 +158,9 @@ def settle(where: Path, noted: Noted, open_: Iterable[Miss]) -> None:
     Raises:
         StoreError: the folder cannot be written.
     """
-    remaining = list(open_)
-    if remaining:
-        _write(where, remaining)
+    remaining = sorted(open_)
+    for start in range(0, len(remaining), _MOST):
+        _write(where, remaining[start : start + _MOST])
     for path, changed in noted.files:
         try:
             if path.stat().st_mtime_ns == changed:

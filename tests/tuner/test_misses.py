@@ -168,6 +168,18 @@ def test_settling_keeps_what_is_open_and_what_came_since(fresh: Path) -> None:
     assert misses.read(fresh / "nowhere").misses == ()
 
 
+def test_what_many_processes_noted_is_settled_in_files_that_are_read(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(misses, "_MOST_BYTES", 16 << 10)
+    monkeypatch.setattr(misses, "_MOST", 20)
+    noted = [misses.Miss(Problem.on_grid(64, n, True), "h", "g", "default") for n in range(1, 101)]
+    for start in range(0, 100, 20):
+        misses._write(fresh, noted[start : start + 20])
+    misses.settle(fresh, misses.read(fresh), noted[1:])
+    assert set(misses.read(fresh).misses) == set(noted[1:])
+
+
 def test_a_folder_below_ones_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv(misses.VARIABLE, "~/noted")

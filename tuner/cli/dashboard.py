@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -59,8 +60,8 @@ def dashboard(
     from tuner.search import study_file
 
     problems = options.shapes(hdim, seqlen, causal, dtype, batch, heads).named()
-    if not study_file.can_be_made_anew(output, {str(problem) for problem in problems}):
-        places.new_file("--output", output)
+    check_output = partial(_check_output, output, {str(problem) for problem in problems})
+    check_output()
     if port > _GREATEST_PORT:
         raise CommandError(
             f"--port is {port}, but must be a whole number from 1 to {_GREATEST_PORT}"
@@ -84,7 +85,9 @@ def dashboard(
     count = sum(map(len, found.values()))
     try:
         with error_console().status(f"exporting {count} trials"):  # some 20 s for a whole space
-            study_file.write(found, output)
+            study_file.write(found, output, check_output)
+    except CommandError:  # of `check_output`
+        raise
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise CommandError(
@@ -95,6 +98,21 @@ def dashboard(
     if not export_only:
         say(f"http://{f'[{host}]' if ':' in host else host}:{port} until Ctrl-C")
         run_server(study_file.storage_of(output), host=host, port=port)
+
+
+def _check_output(output: Path, names: set[str]) -> None:
+    """Refuse a file that holds more than studies called one of `names`, or beside which the log of
+    another lies."""
+    from tuner.search import study_file
+    from tuner.store.sqlite import log_beside
+
+    if not study_file.can_be_made_anew(output, names):
+        places.new_file("--output", output)
+    if log := log_beside(output):
+        raise CommandError(
+            f"--output is {places.named(output)}, but must be no file for whose log SQLite would "
+            f"take {places.named(log)}: name a new file"
+        )
 
 
 def _check_address(host: str, port: int) -> None:

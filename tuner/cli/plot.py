@@ -79,7 +79,7 @@ def plot(
     drawn = 0
     for problem in problems:
         trials = trials_of(problem, spaces, db)
-        if not any(trial.measurement for trial in trials):
+        if not any(trial.outcome.timed for trial in trials):
             warn(f"{problem} has no trial that succeeded, so there is nothing to draw")
             continue
         study = study_of(trials, str(problem))

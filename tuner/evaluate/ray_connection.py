@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 _CONNECT_S = 10.0  # for the head of a cluster to take a connection
-_ADDRESS = re.compile(r"\[?([^/\[\]]+?)\]?:(\d{1,5})")
+_ADDRESS = re.compile(r"\[?([^/\[\]]+?)\]?:([0-9]{1,5})")
 _GREATEST_PORT = 65535
 
 

@@ -40,7 +40,8 @@ def save(study: optuna.Study, kind: str, path: Path) -> None:
     axes: Any
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Optuna's, that its own pictures are experimental
+            # Optuna's, that its own pictures are experimental; matplotlib's, that it lacks room.
+            warnings.simplefilter("ignore")
             if kind == "history":
                 axes = drawn.plot_optimization_history(study, target_name="TFLOP/s")
             elif kind == "slices":
@@ -49,9 +50,10 @@ def save(study: optuna.Study, kind: str, path: Path) -> None:
                 axes = drawn.plot_edf(study, target_name="TFLOP/s")
             else:
                 axes = _bars(importances(study), pyplot)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as part:
-            axes.figure.savefig(part, format=path.suffix.removeprefix("."), bbox_inches="tight")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as part:
+                format_ = path.suffix.removeprefix(".")
+                axes.figure.savefig(part, format=format_, bbox_inches="tight")
     finally:
         pyplot.close("all")
 
@@ -140,9 +142,9 @@ def _slices(study: optuna.Study, pyplot: Any) -> Any:
             cmap="Blues",
             edgecolors="grey",
         )
-        axes.set_xticks(range(len(values)), [str(value) for value in values])
+        axes.set_xticks(range(len(values)), [_plain(value) for value in values])
         axes.set_xlim(-0.5, len(values) - 0.5)  # no value's name reaches into the next picture
-        axes.set_xlabel(name)
+        axes.set_xlabel(_plain(name))
     for axes in grid.flat[len(varied) :]:
         axes.set_axis_off()
     for axes in grid[:, 0]:
@@ -154,6 +156,11 @@ def _slices(study: optuna.Study, pyplot: Any) -> Any:
 def _bars(found: dict[str, float], pyplot: Any) -> Any:
     _, axes = pyplot.subplots(figsize=(7, 0.4 * len(found) + 1.2))
     names = list(found)[::-1]
-    axes.barh(names, [found[name] for name in names])
+    axes.barh([_plain(name) for name in names], [found[name] for name in names])
     axes.set_xlabel("importance for being among the fastest tenth")
     return axes
+
+
+def _plain(text: object) -> str:
+    """Without what matplotlib takes for a formula."""
+    return str(text).replace("$", r"\$")

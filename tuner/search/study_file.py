@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +15,13 @@ if TYPE_CHECKING:
     import optuna
 
 
-def write(studies: Mapping[str, Sequence[Trial]], file: Path) -> None:
-    """Write the trials of each of `studies`, by its name, in place of what `file` holds.
+def write(
+    studies: Mapping[str, Sequence[Trial]],
+    file: Path,
+    look_again: Callable[[], None] = lambda: None,
+) -> None:
+    """Write the trials of each of `studies`, by its name, in place of what `file` holds, unless
+    `look_again`, which is called just before, raises.
 
     Raises:
         ValueError: SQLite cannot write it; the message says why.
@@ -39,6 +44,7 @@ def write(studies: Mapping[str, Sequence[Trial]], file: Path) -> None:
         except (SQLAlchemyError, UnicodeError, optuna.exceptions.StorageInternalError) as error:
             why = str(getattr(error, "orig", None) or error).partition("\n")[0]
             raise ValueError(why) from None
+        look_again()
         with replacing(file) as new:
             part.replace(new)
 
@@ -50,7 +56,7 @@ def storage_of(file: Path) -> optuna.storages.RDBStorage:
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     # Not pasted together: a question mark in the name would lead to another file.
-    url = URL.create("sqlite", database=str(file)).render_as_string()
+    url = URL.create("sqlite", database=str(file.absolute())).render_as_string()
     return optuna.storages.RDBStorage(url)
 
 

@@ -1,5 +1,6 @@
 """A sampler for spaces that can be enumerated: every point not tried yet is scored by a Gaussian
-process, and the one with the largest expected improvement is tried next, never the same twice.
+process, and the one with the largest expected improvement is tried next, never the same twice,
+unless it is enqueued twice.
 
 A batch is asked for by calling `ask` again: points under way count as if they had come out as
 predicted (the kriging believer of Ginsbourger, Le Riche and Carraro, "Kriging is well-suited to
@@ -12,6 +13,7 @@ among the good ones: values above the median of what succeeded count as that med
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -88,6 +90,13 @@ class SurrogateSampler(BaseSampler):
         self._favour = 1.0
         self._fitted = 0  # values that the hyperparameters were fitted to
         self._proposed: dict[tuple[str, int], int] = {}  # points of trials that still lack some
+        self._asking = threading.RLock()  # `optimize` asks from several threads
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_asking"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _asking=threading.RLock())
 
     def reseed_rng(self) -> None:
         self._random = np.random.default_rng()
@@ -112,10 +121,11 @@ class SurrogateSampler(BaseSampler):
         if known is not None:  # all of it was enqueued
             self._proposed[own] = known
             return {}
-        index = self._next(study, trial.number, fixed)
-        if index is None:
-            return {}
-        self._proposed[own] = index
+        with self._asking:
+            index = self._next(study, trial.number, fixed)
+            if index is None:
+                return {}
+            self._proposed[own] = index
         return {name: v for name, v in self._points[index].items() if name in search_space}
 
     def sample_independent(
@@ -174,6 +184,7 @@ class SurrogateSampler(BaseSampler):
         """The points that agree with `fixed` and were not tried, what each promises, and whether
         the model says so: until it can, the prior does, and without one nobody."""
         seen, done, pending = self._observed(study, but)
+        seen |= self._enqueued(study)
         unseen = [
             index
             for index in range(len(self._points))
@@ -236,6 +247,12 @@ class SurrogateSampler(BaseSampler):
             elif trial.state == TrialState.RUNNING:
                 pending.append(index)
         return seen, done, [index for index in pending if index not in done]
+
+    def _enqueued(self, study: Study) -> set[int]:
+        """Points that wait for their turn."""
+        waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+        fixed = (trial.system_attrs.get("fixed_params", {}) for trial in waiting)
+        return {index for given in fixed if (index := self._index.get(_key(given))) is not None}
 
     def _place(self, study: Study, trial: FrozenTrial) -> int | None:
         """Which point a trial is at; None if at none of ours."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,14 +12,17 @@ from kernels.attention.printable import shown
 from tuner import files
 from tuner.store.errors import StoreError
 
+_STANDARD = {"/dev/stdout": 1, "/dev/stderr": 2}
+_DESCRIPTOR = re.compile(r"/dev/stdout|/dev/stderr|/(?:dev|proc/self)/fd/([0-9]{1,9})")
+
 
 def write_atomically(path: str | Path, content: str | bytes) -> None:
     """Write `content`, a text as UTF-8, to `path`; whoever reads it meanwhile sees the old content
     or the new. What is no file, such as /dev/stdout, is written to, not replaced.
 
     Raises:
-        StoreError: it cannot be written, or is a database, whose content nothing must replace
-            because of a slip of the hand; an old file is as it was.
+        StoreError: it cannot be written, or is a database or its log, whose content nothing must
+            replace because of a slip of the hand; an old file is as it was.
     """
     path = Path(path)
     try:
@@ -29,16 +33,24 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
             f"{path} cannot be written: its text has {odd}, which is no character"
         ) from None
     try:
+        if opened := _DESCRIPTOR.fullmatch(str(path)):
+            # It may lead to a file that others write to, too, such as a log.
+            number = _STANDARD.get(opened[0]) or int(opened[1])
+            with open(os.dup(number), "wb") as file:  # noqa: PTH123
+                file.write(data)
+            return
         if path.exists() and not path.is_file() and not path.is_dir():
             path.write_bytes(data)
             return
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error.strerror or error}") from None
     if path.is_file():
-        from tuner.store.sqlite import looks_like_database
+        from tuner.store.sqlite import database_of_log, looks_like_database
 
         if looks_like_database(path):
             raise StoreError(f"{path} is a database, which is not replaced: name another file")
+        if owner := database_of_log(path):
+            raise StoreError(f"{path} belongs to the database {owner}: name another file")
     with replacing(path) as part:
         part.write_bytes(data)
 

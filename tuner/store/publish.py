@@ -9,9 +9,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tuner.record import Record
 from tuner.store.database import Store
-from tuner.store.errors import explain
+from tuner.store.errors import StoreError, explain
 from tuner.store.files import replacing
-from tuner.store.sqlite import check_file, execute, writing_engine
+from tuner.store.sqlite import check_file, execute, log_beside, writing_engine
 
 
 def publish(path: str | Path, records: Iterable[Record]) -> None:
@@ -20,8 +20,8 @@ def publish(path: str | Path, records: Iterable[Record]) -> None:
     It has no write-ahead log, and equal records give equal bytes under one version of SQLite.
 
     Raises:
-        StoreError: it cannot be written, or an old file is in use or none of SQLite's; an old file
-            is as it was.
+        StoreError: it cannot be written, or an old file is in use or none of SQLite's, or only the
+            log of one is left; an old file is as it was.
     """
     path = Path(path)
     _drop_log(path)
@@ -34,6 +34,8 @@ def publish(path: str | Path, records: Iterable[Record]) -> None:
 def _drop_log(path: Path) -> None:
     """Fold the log of an old file into it: left beside a new one, SQLite would apply it to that."""
     if not path.exists():
+        if log := log_beside(path):
+            raise StoreError(f"{path} cannot be written: {log} would be taken for its log")
         return
     check_file(path)
     try:

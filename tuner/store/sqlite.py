@@ -20,6 +20,7 @@ from tuner.files import replacing
 from tuner.store.errors import StoreError, explain
 
 _MAGIC = b"SQLite format 3\0"
+_LOGS = ("-wal", "-journal")
 _MOST_NAME = 255 - len("-journal")  # bytes, with which SQLite's own file beside it has a name
 _STEPS = 1_000
 _LEAST_CPU_S = 2.0
@@ -61,6 +62,21 @@ def looks_like_database(path: Path) -> bool:
             return file.read(len(_MAGIC)) == _MAGIC
     except OSError:
         return False
+
+
+def log_beside(path: Path) -> Path | None:
+    """What lies beside `path` and would be taken for the log of a database that is put there."""
+    logs = (Path(f"{os.path.realpath(path)}{ending}") for ending in _LOGS)
+    return next((log for log in logs if _stat(log) is not None), None)
+
+
+def database_of_log(path: Path) -> Path | None:
+    """The database whose log, or the like, `path` is."""
+    for ending in (*_LOGS, "-shm"):
+        owner = Path(os.path.realpath(path).removesuffix(ending))
+        if str(path).endswith(ending) and looks_like_database(owner):
+            return owner
+    return None
 
 
 def prepare_for_writing(path: Path) -> None:
@@ -141,7 +157,9 @@ def _patiently(engine: Engine, statement: str, path: Path, timeout_s: float) -> 
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            execute(engine, statement)
+            with engine.execution_options(**{_BEGIN: ""}).connect() as connection:
+                _set_patience(connection, min(_TURN_S, timeout_s))
+                connection.exec_driver_sql(statement)
             return
         except SQLAlchemyError as error:
             # When several switch at once, SQLite refuses some of them without waiting.
@@ -208,6 +226,7 @@ def _begin_in_turn(connection: Connection, path: Path, timeout_s: float) -> None
     # SQLite keeps no queue: it asks for the lock every 100 ms, and while many write, each for as
     # long as a slow disk takes, somebody else may always have been there just before. So it is
     # asked for more often, and given up only where it is held without anything being written.
+    file = _identity(path)
     written, deadline = change_token(path), time.monotonic() + timeout_s
     _set_patience(connection, min(_TURN_S, timeout_s))
     while True:
@@ -222,7 +241,17 @@ def _begin_in_turn(connection: Connection, path: Path, timeout_s: float) -> None
                 deadline = time.monotonic() + timeout_s
             elif time.monotonic() > deadline:
                 raise
+    if _identity(path) != file:  # what is written to one that has no name any more is lost
+        raise StoreError(f"{path} was moved, removed or replaced meanwhile; nothing was written")
     _set_patience(connection, timeout_s)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _set_patience(connection: Connection, seconds: float) -> None:

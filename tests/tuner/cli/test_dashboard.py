@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
@@ -129,6 +130,39 @@ def test_a_file_of_anybody_else_stays(
     assert said.status == 2
     assert said.err == f"tuner: --output is '{file}', which exists already: name a new file\n"
     assert file.read_bytes() == content
+
+
+@pytest.mark.parametrize("ending", ["-wal", "-journal"])
+def test_the_log_of_another_is_not_applied_to_an_export(
+    tuner: Callable[..., Said], searched: Path, tmp_path: Path, ending: str
+) -> None:
+    file, log = tmp_path / "there.db", tmp_path / f"there.db{ending}"
+    log.write_bytes(b"pages")
+    said = tuner("dashboard", *SHAPE, "--db", searched, "-o", file, "--export-only")
+    assert said.status == 2
+    assert said.err == (
+        f"tuner: --output is '{file}', but must be no file for whose log SQLite would take "
+        f"'{log}': name a new file\n"
+    )
+    assert not file.exists()
+
+
+def test_a_file_that_appears_during_the_export_stays(
+    tuner: Callable[..., Said], searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "there.db"
+    study_of = study_file.study_of
+
+    def slowly(*arguments: Any) -> Any:
+        file.write_text("mine")
+        return study_of(*arguments)
+
+    monkeypatch.setattr(study_file, "study_of", slowly)
+    said = tuner("dashboard", *SHAPE, "--db", searched, "-o", file, "--export-only")
+    assert said.status == 2
+    assert said.err == f"tuner: --output is '{file}', which exists already: name a new file\n"
+    assert file.read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir() if path.name.startswith(".")} == set()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, os.strerror(28))])

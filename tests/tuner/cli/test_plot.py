@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import lzma
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -78,6 +79,17 @@ def test_a_recording_that_is_spoilt_is_not_drawn(
         assert said.err.startswith(f"tuner: {folder}")
         assert "resources.registers is -168, but must be a whole number" in said.err
     assert not (tmp_path / "s.db").exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_are_no_formulas(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    odd = ["$x_{$", "a" * 300, r"\frac{$"]
+    configs = [{"$y_{$": value, "z": n} for n in range(4) for value in odd]
+    trials = [samples.trial(candidate=Candidate("portable", Config(**c))) for c in configs]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        save(study_of(trials, "odd"), kind, tmp_path / "picture.svg")
 
 
 @pytest.mark.parametrize("kind", KINDS)

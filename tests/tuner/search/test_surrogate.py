@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import time
 from collections.abc import Callable
 from itertools import product
@@ -122,6 +123,42 @@ def test_the_same_seed_proposes_the_same() -> None:
         tried.optimize(lambda trial: value(suggest(trial)), n_trials=30)
         runs.append([trial.params for trial in tried.trials])
     assert runs[0] == runs[1]
+
+
+def test_what_waits_for_its_turn_is_not_proposed_to_others() -> None:
+    few = [dict(zip(("tile", "stages"), values)) for values in product((16, 32), (1, 2, 3))]
+    for seed in range(5):
+        of = SurrogateSampler(few, DISTRIBUTIONS, parameter_features(few), seed=seed)
+        tried = optuna.create_study(sampler=of)
+        for fixed in ({"tile": 32}, {"tile": 32, "stages": 1}, {"tile": 32, "stages": 2}):
+            tried.enqueue_trial(fixed)
+        points = []
+        for _ in few:
+            trial = tried.ask()
+            points.append({name: trial.suggest_categorical(name, CHOICES[name]) for name in few[0]})
+            tried.tell(trial, float(len(points)))
+        assert points[0] == {"tile": 32, "stages": 3}
+        assert sorted(map(str, points)) == sorted(map(str, few))
+
+
+def test_threads_are_proposed_different_points() -> None:
+    for seed in range(5):
+        tried = study(seed=seed)
+        tried.optimize(lambda trial: value(suggest(trial)), n_trials=24, n_jobs=4)
+        assert len({str(trial.params) for trial in tried.trials}) == 24
+
+
+def test_a_sampler_can_be_sent_to_another_process() -> None:
+    tried, copy = (optuna.create_study(sampler=s) for s in (sampler(), pickled(sampler())))
+    for of in (tried, copy):
+        of.optimize(lambda trial: value(suggest(trial)), n_trials=8)
+    assert [t.params for t in copy.trials] == [t.params for t in tried.trials]
+
+
+def pickled(of: SurrogateSampler) -> SurrogateSampler:
+    again = pickle.loads(pickle.dumps(of))
+    assert isinstance(again, SurrogateSampler)
+    return again
 
 
 def test_what_is_enqueued_comes_first_and_is_not_repeated() -> None:

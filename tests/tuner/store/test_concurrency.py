@@ -182,6 +182,26 @@ def test_who_others_are_always_ahead_of_waits_on_for_as_long_as_they_write(
         assert numbers(store) == set(range(5))
 
 
+@pytest.mark.parametrize("by", ["none", "another"])
+def test_a_writer_whose_file_is_taken_away_while_it_waits_says_so(tmp_path, by):
+    path = tmp_path / "configs.db"
+    Store.open(path).close()
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("begin immediate")
+
+        def take_away() -> None:
+            for file in tmp_path.iterdir():
+                file.unlink()
+            if by == "another":
+                path.write_bytes(b"")
+            other.execute("commit")
+
+        with Store.open(path) as store:
+            threading.Timer(0.3, take_away).start()
+            with pytest.raises(StoreError, match=f"^{path} was moved, removed or replaced meanwh"):
+                store.add_record(samples.bare_record(1))
+
+
 @pytest.mark.parametrize("write_ahead_log", [True, False], ids=["wal", "rollback"])
 def test_readers_beside_a_writer_see_a_growing_set_and_no_error(tmp_path, write_ahead_log):
     path = tmp_path / "configs.db"

@@ -242,6 +242,30 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
         write_atomically(tmp_path / "no folder" / "records.json", "new")
 
 
+def test_what_leads_to_a_file_that_others_write_to_is_added_to(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("kept\n")
+    with log.open("ab") as file:
+        number = file.fileno()
+        write_atomically(f"/dev/fd/{number}", "one\n")
+        write_atomically(f"/proc/self/fd/{number}", "two\n")
+        assert os.fstat(number).st_ino == log.stat().st_ino
+    assert log.read_text() == "kept\none\ntwo\n"
+    with pytest.raises(StoreError, match="/dev/fd/987654 cannot be written: Bad file desc"):
+        write_atomically("/dev/fd/987654", "three\n")
+
+
+@pytest.mark.parametrize("ending", ["-wal", "-journal", "-shm"])
+def test_what_belongs_to_a_database_is_not_replaced_by_a_text(tmp_path, ending):
+    database = tmp_path / "configs.db"
+    Store.open(database).close()
+    beside = tmp_path / f"configs.db{ending}"
+    beside.write_bytes(b"pages")
+    with pytest.raises(StoreError, match=f"^{beside} belongs to the database {database}: name"):
+        write_atomically(beside, "{}")
+    assert beside.read_bytes() == b"pages"
+
+
 def test_a_database_is_not_replaced_by_a_text(tmp_path):
     with Store.open(tmp_path / "my.db") as store:
         store.add_record(samples.record())

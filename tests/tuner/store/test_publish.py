@@ -53,6 +53,15 @@ def test_what_cannot_be_written_is_refused(tmp_path):
         publish(tmp_path / "file" / "configs.db", RECORDS)
 
 
+def test_a_log_that_was_left_behind_is_not_applied_to_what_is_published(tmp_path):
+    path, log = tmp_path / "configs.db", tmp_path / "configs.db-wal"
+    log.write_bytes(b"pages")
+    with pytest.raises(StoreError, match=f"^{path} cannot be written: {log} would be taken"):
+        publish(path, [samples.record(1)])
+    assert log.read_bytes() == b"pages"
+    assert not path.exists()
+
+
 def test_a_file_in_use_is_not_replaced_under_its_log(tmp_path):
     # SQLite would apply the old file's log to the new one.
     path = tmp_path / "configs.db"
