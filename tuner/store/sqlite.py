@@ -13,7 +13,7 @@ from functools import partial
 from itertools import chain, repeat, starmap
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, NullPool, create_engine, event
+from sqlalchemy import Connection, Engine, Integer, NullPool, bindparam, create_engine, event, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from tuner.files import replacing
@@ -32,6 +32,9 @@ _IMMEDIATE = "BEGIN IMMEDIATE"
 _BEGIN = "tuner_begin"
 IMMEDIATE = {_BEGIN: _IMMEDIATE}
 """The execution option of a transaction that writes."""
+_PATIENCE = text("PRAGMA busy_timeout = :ms").bindparams(
+    bindparam("ms", type_=Integer, literal_execute=True)  # SQLite takes no parameter there
+)
 
 
 def check_file(path: Path) -> None:
@@ -255,7 +258,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _set_patience(connection: Connection, seconds: float) -> None:
-    connection.exec_driver_sql(f"PRAGMA busy_timeout = {round(1000 * seconds)}")
+    connection.execute(_PATIENCE, {"ms": round(1000 * seconds)})
 
 
 def _connect(path: Path, query: str, timeout_s: float) -> sqlite3.Connection:
