@@ -4,6 +4,7 @@ import signal
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
 
 import pytest
 
@@ -20,6 +21,14 @@ def interrupt_in_a_weak_references_callback() -> None:
     thing = Thing()
     weakref.finalize(thing, signal.raise_signal, signal.SIGINT)
     del thing
+
+
+@pytest.fixture(autouse=True)
+def listening() -> Iterator[None]:
+    """Python's own handler: there is none where a shell started the tests in the background."""
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, usual)
 
 
 def test_a_ctrl_c_while_a_new_database_is_migrated_is_not_lost(tmp_path, monkeypatch):
