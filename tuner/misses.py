@@ -158,7 +158,7 @@ def settle(where: Path, noted: Noted, open_: Iterable[Miss]) -> None:
     Raises:
         StoreError: the folder cannot be written.
     """
-    remaining = sorted(open_)
+    remaining = list(open_)
     for start in range(0, len(remaining), _MOST):
         _write(where, remaining[start : start + _MOST])
     for path, changed in noted.files:

@@ -168,7 +168,7 @@ def test_one_sentence(
     for module in NEEDS.get(script, ()):
         pytest.importorskip(module)
     if "no NVIDIA GPU" in sentence and has_gpu():
-        pytest.skip("there is one")
+        pytest.skip("there is an NVIDIA GPU here")
     if "pipe" in words and not hasattr(os, "mkfifo"):
         pytest.skip("needs named pipes")
     before = sorted(folder.rglob("*"))

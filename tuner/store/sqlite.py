@@ -69,7 +69,7 @@ def looks_like_database(path: Path) -> bool:
 
 def log_beside(path: Path) -> Path | None:
     """What lies beside `path` and would be taken for the log of a database that is put there."""
-    logs = (Path(f"{os.path.realpath(path)}{ending}") for ending in _LOGS)
+    logs = (_beside(path, ending) for ending in _LOGS)
     return next((log for log in logs if _stat(log) is not None), None)
 
 
@@ -160,9 +160,7 @@ def _patiently(engine: Engine, statement: str, path: Path, timeout_s: float) -> 
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            with engine.execution_options(**{_BEGIN: ""}).connect() as connection:
-                _set_patience(connection, min(_TURN_S, timeout_s))
-                connection.exec_driver_sql(statement)
+            execute(engine, statement, patience_s=min(_TURN_S, timeout_s))
             return
         except SQLAlchemyError as error:
             # When several switch at once, SQLite refuses some of them without waiting.
@@ -171,13 +169,16 @@ def _patiently(engine: Engine, statement: str, path: Path, timeout_s: float) -> 
         time.sleep(0.01)
 
 
-def execute(engine: Engine, statement: str, *values: str) -> None:
-    """Run `statement` with `values` for its question marks, in no transaction.
+def execute(engine: Engine, statement: str, *values: str, patience_s: float | None = None) -> None:
+    """Run `statement` with `values` for its question marks, in no transaction, and wait for the
+    locks of others for `patience_s`, or else for as long as the engine does.
 
     Raises:
         SQLAlchemyError: SQLite refuses it.
     """
     with engine.execution_options(**{_BEGIN: ""}).connect() as connection:
+        if patience_s is not None:
+            _set_patience(connection, patience_s)
         connection.exec_driver_sql(statement, values)
 
 
@@ -339,8 +340,12 @@ def _index(log: Path) -> Path:
 
 
 def _log(path: Path) -> Path:
+    return _beside(path, "-wal")
+
+
+def _beside(path: Path, ending: str) -> Path:
     # Beside the file itself, where `path` is a link to it. with_name() refuses the root folder.
-    return Path(f"{os.path.realpath(path)}-wal")
+    return Path(f"{os.path.realpath(path)}{ending}")
 
 
 def _size(path: Path) -> int:

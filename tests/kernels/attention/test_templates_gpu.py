@@ -97,7 +97,7 @@ def reader(request):
     name, changes = READERS[request.param]
     serves(name)
     if changes.get("tma") and capability() < 90:
-        pytest.skip("no TMA")
+        pytest.skip("the card has no TMA: it is older than sm_90")
     return Kernel(name, **changes)
 
 

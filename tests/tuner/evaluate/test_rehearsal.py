@@ -106,7 +106,7 @@ def test_wall_clock_shrinks_with_evaluators_and_every_trial_is_told_once(
         return watch.seconds
 
     alone = wall(1)
-    assert in_one_of(4, lambda: wall(3) < 0.7 * alone), walls
+    assert in_one_of(3, lambda: wall(3) < 0.6 * alone), walls
 
 
 def test_evaluators_killed_while_they_search_cost_nothing(

@@ -36,10 +36,10 @@ def command(*words):
     )
 
 
-def finish(process, seconds=900):
-    out, errors = process.communicate(timeout=seconds)
+def finish(process):
+    out, errors = process.communicate(timeout=900)
     assert process.returncode == 0, errors
-    return out
+    return out, errors
 
 
 @pytest.mark.timeout(1200)  # a slow disk takes half a second for a commit
@@ -68,14 +68,16 @@ def test_16_writers_importers_and_searches_at_once_lose_nothing(location, tmp_pa
     ]  # fmt: skip
     told = set()
     for writer in writers:
-        out, errors = writer.communicate(timeout=900)
-        assert (writer.returncode, errors) == (0, "")
+        out, errors = finish(writer)
+        assert errors == ""
         assert len(out.split()) == EACH
     for importer in importers:
-        assert finish(importer).startswith("50 new, 0 already there")
+        out, _ = finish(importer)
+        assert out.startswith("50 new, 0 already there")
     records = []
     for search in searches:
-        events = [json.loads(line) for line in finish(search).splitlines()]
+        out, _ = finish(search)
+        events = [json.loads(line) for line in out.splitlines()]
         trials = [event["trial"] for event in events if event["event"] == "trial"]
         assert len(trials) == TRIALS
         told |= {json.dumps(trial["candidate"], sort_keys=True) for trial in trials}
